@@ -79,9 +79,12 @@ void check(const KeepPrompt& op) {
     c.keep(op.keep[i]);
     const std::int32_t length = op.prefix + op.offsets[i + 1] - op.offsets[i],
                        stored = std::min(length, op.keep[i].of_prompt());
-    if (stored >= op.slots.slots)
-      c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
+    if (stored >= op.slots.hot())
+      c.refuse(text(op.slots.hot()) + " slots, wanted " + text(stored + 1) + ": prompt " +
                text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
+    if (const std::int32_t cold = std::min(length - stored, op.keep[i].cold); cold > op.slots.cold)
+      c.refuse(text(op.slots.cold) + " cold slots, wanted " + text(cold) + " for prompt " +
+               text(static_cast<std::int64_t>(i)));
   }
   if (op.pool < 1 || op.pool % 2 == 0) c.refuse("pool is " + text(op.pool) + ", wanted an odd number from 1 on");
   if (op.scoring == Scoring::keys) {
@@ -140,6 +143,7 @@ void check(const Reposition& op) {
   if (2 * op.frequencies.size() > static_cast<std::size_t>(op.slots.head_dim))
     c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " +
              text(op.slots.head_dim));
+  if (op.slots.cold > 0) c.refuse("slots have cold rows, whose keys cannot be turned without rounding them again");
   if (op.slots.rest) c.refuse("slots have a rest, a sum of keys of many positions, which cannot be moved");
 }
 

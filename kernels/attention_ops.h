@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/coarse_row.h"
 #include "kernels/keep.h"
 #include "kernels/kv_row.h"
 #include "kernels/tensor.h"
@@ -90,6 +91,8 @@ constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 ///   key_sum [sequences, kv_heads, head_dim] f32: the sum of the unit keys of all tokens that a head has seen; steps
 ///   with Scoring::keys need it, otherwise it is null
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
+/// The last `cold` of a head's slots have coarse rows instead (kernels/coarse_row.h), only with i8 and without a rest:
+///   k, v [sequences, kv_heads, hot()]     cold_k, cold_v [sequences, kv_heads, cold], rows of `coarse` bits
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
   float* score = nullptr;
@@ -98,7 +101,11 @@ struct KvSlots {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   float *rest = nullptr, *key_sum = nullptr;
   bool int8_keys = false;  ///< keys are rows of i8, in slots of i4
+  int cold = 0;
+  void *cold_k = nullptr, *cold_v = nullptr;
+  CoarseBits coarse = {};
 
+  constexpr int hot() const { return slots - cold; }
   constexpr DType key_type() const { return int8_keys ? DType::i8 : dtype; }
   constexpr std::size_t key_bytes() const { return kv_row_bytes(key_type(), head_dim); }
   constexpr std::size_t value_bytes() const { return kv_row_bytes(dtype, head_dim); }
@@ -106,8 +113,8 @@ struct KvSlots {
 
 /// After prefill: picks the tokens that each head keeps of each prompt, and writes them into the slots in order of
 /// position. A prompt of at most heavy + recent tokens stays whole. Otherwise the last `recent` tokens stay and, of
-/// those before, the `heavy` ones with the highest scores (sinks first; among equal scores the newer stays). All other
-/// slots of the sequence become empty.
+/// those before, the `heavy` ones with the highest scores (sinks first; among equal scores the newer stays). Of the
+/// rest Keep::cold tokens become cold, chosen in the same way. All other slots of the sequence become empty.
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type; f32 if that is i8 or i4, and this op quantises them
 ///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin(); empty unless Scoring::attention
 ///   offsets [prompts + 1], prefix: as in PrefillAttention
@@ -130,14 +137,15 @@ struct KeepPrompt {
 
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates
 /// the scores. It multiplies these by `decay`, then adds the probabilities (summed over the query heads of the group)
-/// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token.
+/// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token. With
+/// Keep::cold the victim gets a cold slot, the coldest token's if none is empty.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32; rounded into the slots, or quantised
 ///   if the slots are of i8 or i4
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
 ///   home: a copy of the KV buffer, or null. The step makes its changes there too (the new key and value, the scores of
 ///   the row's heads, positions, the free slot); on a GPU it is memory of Backend::allocate_host()
 ///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties); the rest gets none
-///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
+///   evicted [rows, kv_heads] i32 or empty: receives the position that left the cache in this step, or -1
 ///   cap, sink_logits [heads]: as in PrefillAttention. The cap applies to the mean key of a rest too, before ln(number)
 ///   is added. What the sink logits take is nobody's score
 struct DecodeAttention {

@@ -13,8 +13,12 @@ namespace weft::kernels {
 /// With a `window`, a model's sliding window of more than of_prompt() tokens, a token attends to the last `window`
 /// tokens alone, itself included. So of a prompt only the last window - 1 may stay, and the step at position t evicts
 /// the token at t + 1 - window, if it is stored, before any other and whatever the number of those stored.
+/// With `cold`, these are the tokens that stay fine. Of the others as many as `cold` says stay as coarse rows
+/// (kernels/coarse_row.h): what a step would evict becomes cold instead, and a token that is cold never becomes fine.
+/// If there are more, the coldest goes: of the cold ones and the one that would join them, that with the lowest score,
+/// the oldest among equals.
 struct Keep {
-  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0, window = 0;
+  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0, window = 0, cold = 0;
   constexpr std::int32_t of_prompt() const { return heavy + recent; }
   constexpr std::int32_t budget() const { return heavy + recent + spare; }
   /// The first position that the token after position t - 1 attends to.

@@ -23,8 +23,11 @@ KvShape::Offsets KvShape::offsets() const {
   const std::size_t places = heads * static_cast<std::size_t>(slots);
   Arena arena;  // counting
   Offsets at;
-  at.k = arena.take(places * key_bytes(), 64);
-  at.v = arena.take(places * value_bytes(), 64);
+  const std::size_t of_hot = heads * static_cast<std::size_t>(hot()), of_cold = heads * static_cast<std::size_t>(cold);
+  at.k = arena.take(of_hot * key_bytes(), 64);
+  at.v = arena.take(of_hot * value_bytes(), 64);
+  at.cold_k = arena.take(of_cold * cold_key_bytes(), 64);
+  at.cold_v = arena.take(of_cold * cold_value_bytes(), 64);
   at.score = arena.take(scores ? places * sizeof(float) : 0, 64);
   at.position = arena.take(places * sizeof(std::int32_t), 64);
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
@@ -34,15 +37,18 @@ KvShape::Offsets KvShape::offsets() const {
   return at;
 }
 
-std::array<KvShape::Part, 7> KvShape::parts() const {
+std::array<KvShape::Part, 9> KvShape::parts() const {
+  using Per = Part::Per;
   const Offsets at = offsets();
-  return {Part{at.k, key_bytes()},
-          Part{at.v, value_bytes()},
-          Part{at.score, scores ? sizeof(float) : 0},
-          Part{at.position, sizeof(std::int32_t)},
-          Part{at.free_slot, sizeof(std::int32_t), false},
-          Part{at.rest, rest_bytes(*this), false},
-          Part{at.key_sum, key_sum_bytes(*this), false}};
+  return {Part{at.k, key_bytes(), Per::hot},
+          Part{at.v, value_bytes(), Per::hot},
+          Part{at.cold_k, cold_key_bytes(), Per::cold},
+          Part{at.cold_v, cold_value_bytes(), Per::cold},
+          Part{at.score, scores ? sizeof(float) : 0, Per::slot},
+          Part{at.position, sizeof(std::int32_t), Per::slot},
+          Part{at.free_slot, sizeof(std::int32_t), Per::head},
+          Part{at.rest, rest_bytes(*this), Per::head},
+          Part{at.key_sum, key_sum_bytes(*this), Per::head}};
 }
 
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
@@ -63,6 +69,8 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
   slots_view.int8_keys = int8_keys;
   slots_view.key_sum = key_sums ? reinterpret_cast<float*>(base + at.key_sum) : nullptr;
+  slots_view.cold = cold;
+  if (cold > 0) slots_view.cold_k = base + at.cold_k, slots_view.cold_v = base + at.cold_v, slots_view.coarse = coarse;
   return slots_view;
 }
 

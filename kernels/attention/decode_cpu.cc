@@ -20,10 +20,10 @@ void check_free_slots(const DecodeAttention& op) {
   for (std::int64_t row = 0; row < op.q.rows; ++row)
     for (std::int64_t head = 0; head < op.slots.kv_heads; ++head) {
       const std::int32_t slot = op.slots.free_slot[head_index(op, row, head)];
-      if (slot >= 0 && slot < op.slots.slots) continue;
+      if (slot >= 0 && slot < op.slots.hot()) continue;
       throw UsageError("decode_attention: sequence " + std::to_string(op.sequence[static_cast<std::size_t>(row)]) +
                        " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) +
-                       " of " + std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");
+                       " of " + std::to_string(op.slots.hot()) + "); a block needs min(budget, tokens) + 1 slots");
     }
 }
 
@@ -37,8 +37,15 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.q = op.q.slice(row, 1).as<float>() + column;
   t.k = op.k.slice(row, 1).as<float>() + head * s.head_dim;
   t.v = op.v.slice(row, 1).as<float>() + head * s.head_dim;
-  t.slot_k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
-  t.slot_v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
+  const auto rows = [index](void* all, std::int64_t count, std::size_t bytes) {
+    return static_cast<std::byte*>(all) + index * count * static_cast<std::int64_t>(bytes);
+  };
+  t.slot_k = rows(s.k, s.hot(), s.key_bytes()), t.slot_v = rows(s.v, s.hot(), s.value_bytes());
+  if (s.cold > 0) {
+    t.cold_k = rows(s.cold_k, s.cold, coarse_row_bytes(s.coarse.keys, s.head_dim));
+    t.cold_v = rows(s.cold_v, s.cold, coarse_row_bytes(s.coarse.values, s.head_dim));
+  }
+  t.hot = s.hot(), t.coarse = s.coarse;
   t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
   t.position = s.position + first;
   t.free_slot = s.free_slot + index;
@@ -57,16 +64,21 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   return t;
 }
 
-/// Copies the changes of a decoded tile to the buffer's home. `index` is its head_index(); the new token is in `slot`.
-void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
+/// Copies the changes of a decoded tile to the buffer's home. `index` is its head_index(); the new token is in `slot`,
+/// and one that became cold in the cold slot `cooled`, unless that is -1.
+void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot, std::int32_t cooled) {
   const KvSlots &from = op.slots, &to = op.home;
   const std::int64_t first = index * from.slots;
-  const auto copy_row = [&](const void* source, void* target, std::size_t row) {
-    const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
+  const auto copy_row = [](const void* source, void* target, std::int64_t place, std::size_t row) {
+    const std::size_t offset = static_cast<std::size_t>(place) * row;
     std::memcpy(static_cast<std::byte*>(target) + offset, static_cast<const std::byte*>(source) + offset, row);
   };
-  copy_row(from.k, to.k, from.key_bytes());
-  copy_row(from.v, to.v, from.value_bytes());
+  copy_row(from.k, to.k, index * from.hot() + slot, from.key_bytes());
+  copy_row(from.v, to.v, index * from.hot() + slot, from.value_bytes());
+  if (cooled >= 0) {
+    copy_row(from.cold_k, to.cold_k, index * from.cold + cooled, coarse_row_bytes(from.coarse.keys, from.head_dim));
+    copy_row(from.cold_v, to.cold_v, index * from.cold + cooled, coarse_row_bytes(from.coarse.values, from.head_dim));
+  }
   if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
   std::copy_n(from.position + first, from.slots, to.position + first);
   to.free_slot[index] = from.free_slot[index];
@@ -96,14 +108,15 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
       DecodeTile t = next;
       const std::int64_t index = head_index(op, row, head);
       const std::int32_t slot = *t.free_slot;
-      t.scratch = memory;
+      std::int32_t cooled = -1;
+      t.scratch = memory, t.cooled = &cooled;
       if (++head == kv_heads) head = 0, ++row;
       if (left > 1) {
         next = tile_of(op, row, head);
         t.next = &next;
       }
       vectors_.decode(t);
-      if (op.home.k) write_back(op, index, slot);
+      if (op.home.k) write_back(op, index, slot, cooled);
     }
   });
 }

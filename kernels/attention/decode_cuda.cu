@@ -8,6 +8,7 @@
 
 #include "kernels/attention/decode_grouped_cuda.h"
 #include "kernels/attention/decode_split_cuda.h"
+#include "kernels/op_checks.h"
 
 namespace weft::kernels {
 namespace cuda::decode {
@@ -76,6 +77,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   using namespace cuda;
   using namespace cuda::decode;
   check(op);
+  checks::Checker{"decode_attention"}.no_cold_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;

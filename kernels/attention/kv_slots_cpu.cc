@@ -12,13 +12,17 @@
 namespace weft::kernels {
 namespace {
 
-/// The positions of a prompt of `length` tokens that stay, ascending. `score` gives the worth of each.
-template <class Score>
-std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
+/// The positions of a prompt's tokens that stay, each ascending.
+struct Kept {
+  std::vector<std::int32_t> fine, cold;
+};
+
+/// Those of a prompt of `length` tokens. `score` gives the worth of each.
+template <class Score> Kept kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
   std::vector<std::int32_t> kept;
   if (length <= keep.of_prompt()) {
     for (std::int32_t i = 0; i < length; ++i) kept.push_back(i);
-    return kept;
+    return {kept, {}};
   }
   const std::int32_t recent_begin = length - keep.recent, begin = keep.seen_from(length);
   const std::int32_t sinks = std::max(begin, std::min({keep.sinks, keep.heavy, recent_begin}));
@@ -35,26 +39,37 @@ std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, 
   const auto worth_more = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.position > b.position;
   };
-  if (heavy < static_cast<std::ptrdiff_t>(candidates.size()))
-    std::nth_element(candidates.begin(), candidates.begin() + heavy, candidates.end(), worth_more);
+  const std::ptrdiff_t stored = std::min<std::ptrdiff_t>(heavy + keep.cold, std::ssize(candidates));
+  const auto choose = [&](std::ptrdiff_t most, std::ptrdiff_t of) {
+    if (most < of) std::nth_element(candidates.begin(), candidates.begin() + most, candidates.begin() + of, worth_more);
+  };
+  choose(stored, std::ssize(candidates));
+  choose(heavy, stored);
   for (std::int32_t i = begin; i < sinks; ++i) kept.push_back(i);
   for (std::ptrdiff_t i = 0; i < heavy; ++i) kept.push_back(candidates[static_cast<std::size_t>(i)].position);
   for (std::int32_t i = recent_begin; i < length; ++i) kept.push_back(i);
+  std::vector<std::int32_t> cold;
+  for (std::ptrdiff_t i = heavy; i < stored; ++i) cold.push_back(candidates[static_cast<std::size_t>(i)].position);
   std::sort(kept.begin(), kept.end());
-  return kept;
+  std::sort(cold.begin(), cold.end());
+  return {kept, cold};
 }
 
 /// One head's slots of one sequence.
 struct HeadSlots {
-  std::byte *k, *v;
+  std::byte *k, *v, *cold_k, *cold_v;
   float* score;
   std::int32_t *position, *free_slot;
   float *rest, *key_sum;
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
-    k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
-    v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
+    const auto rows = [index](void* all, std::int64_t count, std::size_t bytes) {
+      return static_cast<std::byte*>(all) + index * count * static_cast<std::int64_t>(bytes);
+    };
+    k = rows(s.k, s.hot(), s.key_bytes()), v = rows(s.v, s.hot(), s.value_bytes());
+    cold_k = rows(s.cold_k, s.cold, coarse_row_bytes(s.coarse.keys, s.head_dim));
+    cold_v = rows(s.cold_v, s.cold, coarse_row_bytes(s.coarse.values, s.head_dim));
     score = s.score ? s.score + first : nullptr;
     position = s.position + first;
     free_slot = s.free_slot + index;
@@ -128,23 +143,36 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
     for (std::int32_t i = first; i <= last; ++i) sum += given[i];
     return sum / static_cast<float>(last - first + 1);
   };
-  const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
+  const Kept all = kept_positions(length, op.keep[prompt], score);
+  const std::vector<std::int32_t>& kept = all.fine;
 
-  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
+  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* to) {
     const ConstView row = from.slice(of.row(position), 1);
     const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
-    std::byte* const to = rows + slot * bytes;
     if (is_quantised(type)) vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, type, to);
     else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * bytes, bytes);
   };
+  std::fill_n(slots.position, op.slots.slots, -1);
+  if (slots.score) std::fill_n(slots.score, op.slots.slots, 0.0f);
+  const auto place = [&](std::int32_t position, std::size_t slot) {
+    slots.position[slot] = position;
+    if (slots.score) slots.score[slot] = score(position);
+  };
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-    copy(op.k, kept[slot], op.slots.key_type(), slots.k, slot);
-    copy(op.v, kept[slot], op.slots.dtype, slots.v, slot);
-    slots.position[slot] = kept[slot];
-    if (slots.score) slots.score[slot] = score(kept[slot]);
+    copy(op.k, kept[slot], op.slots.key_type(), slots.k + slot * op.slots.key_bytes());
+    copy(op.v, kept[slot], op.slots.dtype, slots.v + slot * op.slots.value_bytes());
+    place(kept[slot], slot);
   }
-  std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
-  if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);
+  std::vector<std::byte> fine(kv_row_bytes(DType::i8, op.slots.head_dim));
+  const auto cool = [&](const ConstView& from, std::int32_t position, int bits, std::byte* rows, std::size_t slot) {
+    copy(from, position, DType::i8, fine.data());
+    coarsen(fine.data(), op.slots.head_dim, bits, rows + slot * coarse_row_bytes(bits, op.slots.head_dim));
+  };
+  for (std::size_t slot = 0; slot < all.cold.size(); ++slot) {
+    cool(op.k, all.cold[slot], op.slots.coarse.keys, slots.cold_k, slot);
+    cool(op.v, all.cold[slot], op.slots.coarse.values, slots.cold_v, slot);
+    place(all.cold[slot], static_cast<std::size_t>(op.slots.hot()) + slot);
+  }
   *slots.free_slot = static_cast<std::int32_t>(kept.size());
   if (slots.rest) sum_rest(op, prompt, head, kept, slots.rest, vectors);
 }

@@ -5,6 +5,7 @@
 #include "kernels/attention/kv_row_cuda.h"
 #include "kernels/machine/device_cuda.h"
 #include "kernels/machine/ops_cuda.h"
+#include "kernels/op_checks.h"
 #include "kernels/random.h"
 #include "kernels/rows/select_cuda.h"
 
@@ -197,6 +198,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
 
 void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   check(op);
+  checks::Checker{"keep_prompt"}.no_cold_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < op.keep.size(); ++i)

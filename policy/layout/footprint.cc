@@ -160,15 +160,18 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
   std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
   for (int layer = 0; layer < std::ssize(shapes); ++layer)
     for (const auto& [head, count] : retention.runs(layer, model.kv_heads))
-      shapes[static_cast<std::size_t>(layer)].push_back({.sequences = policy.gpu_batch_size,
-                                                         .kv_heads = count,
-                                                         .slots = static_cast<int>(work.slots.of(layer, head)),
-                                                         .head_dim = model.head_dim,
-                                                         .dtype = slot_type,
-                                                         .scores = retention.keeps_scores(layer, head),
-                                                         .rest = retention.rest && !retention.everything(layer, head),
-                                                         .int8_keys = policy.kv_format.int8_keys(),
-                                                         .key_sums = retention.keeps_key_sums(layer, head)});
+      shapes[static_cast<std::size_t>(layer)].push_back(
+          {.sequences = policy.gpu_batch_size,
+           .kv_heads = count,
+           .slots = static_cast<int>(work.slots.of(layer, head) + work.cold_slots.of(layer, head)),
+           .head_dim = model.head_dim,
+           .dtype = slot_type,
+           .scores = retention.keeps_scores(layer, head),
+           .rest = retention.rest && !retention.everything(layer, head),
+           .int8_keys = policy.kv_format.int8_keys(),
+           .key_sums = retention.keeps_key_sums(layer, head),
+           .cold = static_cast<int>(work.cold_slots.of(layer, head)),
+           .coarse = policy.kv_format.coarse.value_or(kCoarseBits)});
   return shapes;
 }
 
@@ -225,9 +228,11 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
   return {.requests = requests,
           .longest_prompt = prompt,
           .slots = retention.slots(prompt, generation, windows),
+          .cold_slots = retention.cold_slots(prompt, generation, windows),
           .longest_generation = generation};
 }
 
+std::int64_t Workload::most_slots() const { return slots.most() + cold_slots.most(); }
 double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
 double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }
 
@@ -275,6 +280,10 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const SizingInputs& sizing) {
+  check(policy.retention, policy.kv_format);
+  if (policy.retention.cools() && !sizing.attends_cold)
+    throw UsageError("retention: 'cold' is computed on the CPU alone, and this run has a GPU; give --backend cpu, or " +
+                     std::string("leave 'cold' out"));
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);

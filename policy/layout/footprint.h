@@ -32,6 +32,7 @@ struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nullopt: endless, so that blocks are always full
   std::int64_t longest_prompt = 1;           ///< tokens
   LayerSlots slots = 1;                      ///< most slots that a sequence needs (Retention::slots)
+  LayerSlots cold_slots = 0;                 ///< likewise, Retention::cold_slots
   std::int64_t longest_generation = 1;
   std::int64_t longest_prefix = 0;  ///< most tokens that neighbours' prompts share and that are computed once
   bool resumes = false;  ///< some sequences start partway through their answers, so prompts join others' decode
@@ -41,8 +42,9 @@ struct Workload {
 
   /// The number of requests, at most `most`.
   std::int64_t at_most(std::int64_t most) const { return std::min(requests.value_or(most), most); }
-  double prompt() const;      ///< tokens, on average
-  double generation() const;  ///< likewise
+  std::int64_t most_slots() const;  ///< the most of both kinds together, in any layer and head
+  double prompt() const;            ///< tokens, on average
+  double generation() const;        ///< likewise
 };
 /// The workload of equal requests, for a model with these sliding windows (ModelSpec::windows).
 Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
@@ -60,6 +62,7 @@ struct SizingInputs {
   /// unpacked.
   std::vector<std::uint64_t> unpacked_bytes = {};
   bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
+  bool attends_cold = true;           ///< Backend::attends_cold()
   std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
   std::int64_t rows_that_fill = 512;  ///< Backend::rows_that_fill()
 };

@@ -54,15 +54,23 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
   else fields.refuse_unknown();
 }
 
+int coarse_bits(std::int64_t bits) { return static_cast<int>(bits); }
+
 /// Reads the shares of the KV, its format, or both.
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   KvFormat format;
   if (fields.has("dtype")) format = KvFormat::of(dtype_from_text(fields.text("dtype"), where + ".dtype"));
+  if (fields.has("coarse")) {
+    Fields bits(fields.at("coarse"), where + ".coarse", Blame::usage);
+    format.coarse = {.keys = coarse_bits(bits.integer("keys", 1, kernels::kMostCoarseBits)),
+                     .values = coarse_bits(bits.integer("values", 1, kernels::kMostCoarseBits))};
+    bits.refuse_unknown();
+  }
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
   if (fields.has("keys"))
     if (const auto keys = dtype_from_text(fields.text("keys"), where + ".keys")) format.keys = keys;  // auto: unchanged
-  const bool formatted = fields.has("dtype") || fields.has("rotate") || fields.has("keys");
+  const bool formatted = fields.has("dtype") || fields.has("rotate") || fields.has("keys") || fields.has("coarse");
   if (formatted) policy.kv_format = format;
   if (has_fractions(fields) || !formatted) policy.kv = last_fractions(fields, where);
   else fields.refuse_unknown();
@@ -196,6 +204,8 @@ nlohmann::ordered_json Policy::to_json() const {
   if (kv_format.dtype) object["kv"]["dtype"] = name_of(*kv_format.dtype);
   if (kv_format.quantised()) object["kv"]["rotate"] = kv_format.rotates();
   if (kv_format.dtype == DType::i4) object["kv"]["keys"] = name_of(kv_format.keys.value_or(DType::i4));
+  if (kv_format.coarse)
+    object["kv"]["coarse"] = {{"keys", kv_format.coarse->keys}, {"values", kv_format.coarse->values}};
   object["activations"] = policy::to_json(activations);
   if (attention_on_host == 0) object["attention"] = "device";
   else if (attention_on_host == 1) object["attention"] = "host";
@@ -215,7 +225,29 @@ KvFormat KvFormat::of(std::optional<DType> dtype) {
   return format;
 }
 
+KvFormat KvFormat::from_text(std::string_view text, const std::string& where) {
+  const std::size_t colon = text.find(':');
+  KvFormat format = of(dtype_from_text(text.substr(0, colon), where));
+  if (colon == std::string_view::npos) return format;
+  const std::string_view bits = text.substr(colon + 1);
+  const auto bits_at = [&](std::size_t i) { return bits[i] - '0'; };
+  if (bits.size() != 3 || bits[1] != ':' || bits_at(0) < 1 || bits_at(0) > kernels::kMostCoarseBits || bits_at(2) < 1 ||
+      bits_at(2) > kernels::kMostCoarseBits)
+    throw UsageError(where + ": the bits of cold keys and values are written int8:KEYS:VALUES, 1 to " +
+                     std::to_string(kernels::kMostCoarseBits) + " each, such as int8:4:2; got '" +
+                     std::string(text.substr(0, 40)) + "'");
+  format.coarse = {.keys = bits_at(0), .values = bits_at(2)};
+  return format;
+}
+
+void check(const Retention& retention, const KvFormat& format) {
+  if (retention.cools() && format.dtype != DType::i8)
+    throw UsageError("retention: 'cold' keeps the highest bits of int8 keys and values; give --kv-dtype int8");
+}
+
 void check(const KvFormat& format, const std::string& where) {
+  if (format.coarse && format.dtype != DType::i8)
+    throw UsageError(where + ": the bits of cold tokens are those of int8 rows; give --kv-dtype int8");
   if (format.keys && format.dtype != DType::i4)
     throw UsageError(where +
                      ": keys have a type of their own only with values of int4; leave it out or give "
@@ -228,6 +260,8 @@ void check(const KvFormat& format, const std::string& where) {
 
 std::string to_text(const KvFormat& format, DType model) {
   return std::string(name_of(format.dtype.value_or(model))) + (format.int8_keys() ? ", keys int8" : "") +
+         (format.coarse ? ", cold " + std::to_string(format.coarse->keys) + ":" + std::to_string(format.coarse->values)
+                        : "") +
          (format.rotates() ? ", rotated" : "");
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/tensor.h"
+#include "offload/kv_layout.h"
 #include "offload/tier.h"
 #include "policy/layout/retention.h"
 #include "policy/model/weight_format.h"
@@ -36,6 +37,9 @@ struct Budgets {
   std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
 };
 
+/// The bits of cold tokens unless a format says otherwise.
+inline constexpr kernels::CoarseBits kCoarseBits{.keys = 4, .values = 2};
+
 /// The stored form of keys and values.
 struct KvFormat {
   std::optional<DType> dtype;  ///< nullopt: the type that the model is computed in
@@ -45,9 +49,13 @@ struct KvFormat {
   /// The type of keys, int8 or int4, if values are int4; nullopt: that of values. Policy files and flags that choose
   /// int4 default it to int8.
   std::optional<DType> keys;
+  /// The bits of cold tokens, only with int8 and a retention that cools (Retention::cold).
+  std::optional<kernels::CoarseBits> coarse = {};
 
   /// The format that files and flags mean if they name only a type; nullopt: the model's type.
   static KvFormat of(std::optional<DType> dtype);
+  /// Likewise, for a type or "int8:KEYS:VALUES" with the bits of cold tokens. Throws UsageError.
+  static KvFormat from_text(std::string_view text, const std::string& where);
   bool int8_keys() const { return dtype == DType::i4 && keys == DType::i8; }
   bool quantised() const { return dtype && is_quantised(*dtype); }
   bool rotates() const { return quantised() && rotate.value_or(false); }
@@ -55,6 +63,8 @@ struct KvFormat {
 };
 /// Throws UsageError for a rotation without quantised numbers, and for a type of keys that the format cannot have.
 void check(const KvFormat& format, const std::string& where);
+/// Throws UsageError if a retention cools and the format is not int8.
+void check(const Retention& retention, const KvFormat& format);
 /// "int4, keys int8, rotated". `model`: the type that the model is computed in.
 std::string to_text(const KvFormat& format, DType model);
 

@@ -88,23 +88,40 @@ kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int 
   if (kept.heavy + kept.recent == 0)
     kept.recent = 1;  // shares of a short sequence round down to 0; its newest token stays
   if (once) kept.spare = tokens(generation);
+  kept.cold = tokens(cold.of(std::max<std::int64_t>(0, base - kept.of_prompt())));
   if (slides && kept.of_prompt() >= window - 1) return whole_window;
-  if (slides) kept.window = window;
+  if (slides) kept.window = window, kept.cold = std::min(kept.cold, window - 1 - kept.of_prompt());
   return kept;
 }
 
-LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
+/// One number for each head with a budget of its own: count(what it keeps, the most tokens that it may hold).
+template <class Count>
+LayerSlots Retention::count_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows,
+                                  const Count& count) const {
   const std::int64_t stored = prompt + std::max<std::int64_t>(1, generation - 1);
   std::vector<std::vector<std::int64_t>> of_each(std::max({std::size_t{1}, layers.size(), windows.size()}));
   for (int layer = 0; layer < std::ssize(of_each); ++layer)
     for (int head = 0; head < (alike() ? 1 : std::ssize(layers[static_cast<std::size_t>(layer)])); ++head) {
       const int window = windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
       const kernels::Keep keep = kept(prompt, generation, layer, head, window);
-      const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent + keep.spare;
       const std::int64_t seen = keep.window > 0 ? keep.window : stored;  // none before are stored
-      of_each[static_cast<std::size_t>(layer)].push_back(std::min({budget + 1, stored, seen}));
+      of_each[static_cast<std::size_t>(layer)].push_back(count(keep, std::min(stored, seen)));
     }
   return LayerSlots(std::move(of_each));
+}
+
+LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
+  return count_slots(prompt, generation, windows, [](const kernels::Keep& keep, std::int64_t most) {
+    return std::min(std::int64_t{keep.heavy} + keep.recent + keep.spare + 1, most);
+  });
+}
+
+LayerSlots Retention::cold_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
+  return count_slots(prompt, generation, windows, [prompt](const kernels::Keep& keep, std::int64_t most) {
+    // With `once` later tokens stay fine, and only the prompt's become cold.
+    const std::int64_t of = keep.spare > 0 ? std::min(prompt, most) : most;
+    return std::clamp<std::int64_t>(of - keep.of_prompt(), 0, keep.cold);
+  });
 }
 
 bool Retention::scored() const { return row_of(rule).scored; }

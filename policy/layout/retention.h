@@ -100,9 +100,11 @@ struct Retention {
   kernels::Statistic statistic = kernels::Statistic::sum;
   bool once = false;  ///< a prompt is cut to its budget, and every later token stays
   bool rest = false;  ///< evicted tokens are attended to as one more token, their mean (kernels::KvSlots::rest)
+  Amount cold;        ///< evicted tokens of which so many stay with few bits instead (kernels::Keep::cold)
   /// Per-layer (or per-KV-head) factors on `heavy` and `recent`, in units of 1/10000. kEverything: all tokens are kept
   /// there. Empty: 1 everywhere. The mean over the heads that do not keep all tokens is 1 to within kMeanIs1.
-  std::vector<std::vector<std::int32_t>> layers;  // [layers], each [1] or [KV heads]
+  std::vector<std::vector<std::int32_t>> layers;                      // [layers], each [1] or [KV heads]
+  static constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  ///< in an amount
   static constexpr std::int32_t kOnce = 10'000, kEverything = -1;
   static constexpr double kMeanIs1 = 0.005;
   /// The positions of tokens. absolute: in the sequence, which therefore ends at the model's context. rolled: from time
@@ -125,12 +127,17 @@ struct Retention {
   bool keeps_scores(int layer, int head) const { return keeps_scores() && !everything(layer, head); }
   /// Whether decode steps need the sum of a head's unit keys.
   bool keeps_key_sums(int layer, int head) const;
+  /// Whether tokens become cold before they are evicted. It needs a KV format of int8 (policy/layout/policy.h).
+  bool cools() const { return cold != Amount() && cold.of(kMostTokens) > 0; }
   bool rolled() const { return positions == Positions::rolled; }
   /// The tokens that one sequence keeps in a layer's KV head. A model's sliding `window` (0: none) holds whatever the
   /// rule: a layer keeps its window's tokens if the rule allows as many, else the rule chooses among them.
   kernels::Keep kept(std::int64_t prompt, std::int64_t generation, int layer = 0, int head = 0, int window = 0) const;
-  /// Slots for the kept tokens and one for the new token. `windows`: those of the model (ModelSpec::windows).
+  /// Slots for the kept tokens that are not cold and one for the new token. `windows`: those of the model
+  /// (ModelSpec::windows).
   LayerSlots slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows = {}) const;
+  /// Slots for the cold tokens. Both have the same shape.
+  LayerSlots cold_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows = {}) const;
 
   /// Parses "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others, followed by parameters as in
   /// the JSON form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", with factors per KV head
@@ -142,6 +149,9 @@ struct Retention {
 
  private:
   std::int32_t factor(int layer, int head) const;
+  template <class Count>
+  LayerSlots count_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows,
+                         const Count& count) const;
 };
 const char* name_of(Retention::Rule rule);
 

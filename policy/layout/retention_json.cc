@@ -19,7 +19,7 @@ using kernels::Statistic;
 
 constexpr std::array<const char*, 2> kStatistics{"sum", "largest"};     // by Statistic
 constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};  // by Positions
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30, kMostPooled = 1023;
+constexpr std::int64_t kMostTokens = Retention::kMostTokens, kMostPooled = 1023;
 constexpr double kMostFactor = 1000;
 
 Rule rule_named(std::string_view name, const std::string& where) {
@@ -135,6 +135,16 @@ void check_rolled(const Retention& retention, const std::string& where) {
   if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
   if (retention.rule == Rule::keydiff) refuse("rule 'keydiff' scores a token by the position it had when it came");
   if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
+  if (retention.cools()) refuse("the few bits of a cold key ('cold') cannot be turned without rounding them again");
+}
+
+void check_cold(const Retention& retention, const std::string& where) {
+  if (retention.cold == Amount::tokens(1))
+    throw UsageError(where + ": 'cold' is one token; write 1.0 for all that would be evicted, or 0.5 for half of it");
+  if (retention.rest)
+    throw UsageError(where +
+                     ": 'rest' needs the numbers of what is evicted, and 'cold' keeps only a few bits of them; " +
+                     "leave one of the two out");
 }
 
 void check(const Retention& retention, const std::string& where) {
@@ -161,6 +171,7 @@ void check(const Retention& retention, const std::string& where) {
     throw UsageError(where + ": 'once' leaves nothing of 'h2o-flexgen', which differs from h2o only in steps");
   check_layers(retention, where);
   if (retention.rolled()) check_rolled(retention, where);
+  if (retention.cools()) check_cold(retention, where);
 }
 
 /// Reads the parameters that the JSON and the text form share.
@@ -175,6 +186,7 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   if (retention.rule == Rule::full) return;
   retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
   retention.rest = fields.boolean("rest", false);
+  if (fields.has("cold")) retention.cold = amount_from_json(fields.at("cold"), where + ": cold");
   if (fields.has("layers")) retention.layers = layers_from_json(fields.at("layers"), where + ": layers");
   if (retention.rule == Rule::random)
     retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
@@ -329,6 +341,7 @@ nlohmann::ordered_json Retention::to_json() const {
   // Fields that still have the rule's default are omitted, if that is also the general default.
   const RuleRow& row = row_of(rule);
   if (rest) json["rest"] = rest;
+  if (cools()) json["cold"] = number(cold);
   if (rule == Rule::keydiff && once) json["once"] = once;
   for (const std::vector<std::int32_t>& heads : layers) {
     nlohmann::ordered_json entry = nlohmann::ordered_json::array();

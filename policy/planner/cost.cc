@@ -166,10 +166,12 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
                          double tokens) const {
   double seconds = 0;
   for (const offload::KvShape& kv : runs) {
-    const double visible = std::min(tokens, double(kv.slots));
-    const auto slot = double(kv.bytes_per_step());
-    const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
-    seconds += std::max(engine.launch, sequences * kv.kv_heads * visible * slot / rate);
+    const double visible = std::min(tokens, double(kv.slots)), fine = std::min(visible, double(kv.hot()));
+    const auto rate = [&](DType type) { return engine.decode(type).at(visible, model_.head_dim); };
+    double each = fine * double(kv.bytes_per_step()) / rate(kv.dtype);  // seconds of a head of a sequence
+    // The time of a cold row is mostly that of its numbers, which are unpacked as those of int4 are.
+    if (kv.cold > 0) each += (visible - fine) * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4);
+    seconds += std::max(engine.launch, sequences * kv.kv_heads * each);
   }
   if (policy_.kv_format.rotates())  // the same time on each engine: small next to the slots
     for (const Value value : {Value::q, Value::k, Value::v, Value::attended})

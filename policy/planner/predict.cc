@@ -51,7 +51,7 @@ class Predictor {
     const auto longest = double(work.longest_generation), count = longest - 1;
     if (count < 1) return {};
     const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, work.generation() / longest)));
-    const auto most = double(work.slots.most());
+    const auto most = double(work.most_slots());
     const auto at = [&](double sweep) { return sweeps(alive, std::min(most, work.prompt() + sweep)); };
     if (work.prompt() + 1 >= most) return count * at(1);
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
@@ -63,7 +63,7 @@ class Predictor {
     const std::int64_t block = policy_.block_size();
     const Timeline line =
         timeline(work, policy_.gpu_batch_size, policy_.num_gpu_batches, footprint_.workspace.admitted_tokens);
-    const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
+    const double visible = std::min(double(work.most_slots()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     Phase sweep;
     const auto rows = [](double live) { return std::max<std::int64_t>(1, std::llround(live)); };

@@ -101,7 +101,7 @@ class Relaxation {
     bound(program);
     if (!add_capacity(program)) return {};
     const Workload& work = problem_.work;
-    const double prompt = work.prompt(), slots = double(work.slots.most());
+    const double prompt = work.prompt(), slots = double(work.most_slots());
     const std::int64_t block = policy_.block_size();
     // Places that are refilled are taken for as long as an answer is on average; others until the longest has ended.
     const bool refills = policy_.continuous && work.requests && *work.requests > block;

@@ -51,9 +51,11 @@ void PolicyFlags::add_to(CLI::App& app) {
          "RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's context.")
       ->group("Policy");
   auto* const kv_type =
-      app.add_option("--kv-dtype", kv_dtype,
-                     "Type that keys and values are stored in: auto (the type that the model is computed in), float16, "
-                     "bfloat16, float32, int8 or int4")
+      app.add_option(
+             "--kv-dtype", kv_dtype,
+             "Type that keys and values are stored in: auto (the type that the model is computed in), float16, "
+             "bfloat16, float32, int8 or int4; int8:4:2 has 4 bits of the keys and 2 of the values of tokens that "
+             "--retention keeps cold")
           ->group("Policy");
   app.add_flag("--compress-cache", compress_cache, "FlexGen's name for --kv-dtype int4")
       ->excludes(kv_type)
@@ -173,11 +175,27 @@ void PolicyFlags::set_details(policy::KvFormat& format) const {
 std::vector<policy::KvFormat> PolicyFlags::other_kv_formats() const {
   std::vector<policy::KvFormat> formats;
   for (const std::string& name : or_kv_dtypes) {
-    formats.push_back(policy::KvFormat::of(policy::dtype_from_text(name, "--or-kv-dtype")));
+    formats.push_back(policy::KvFormat::from_text(name, "--or-kv-dtype"));
     set_details(formats.back());
   }
   return formats;
 }
+
+namespace {
+
+/// A retention that cools and a format go together, and what the format leaves open is set.
+void set_coarse_bits(policy::PartialPolicy& policy) {
+  const policy::Retention retention = policy.retention.value_or(policy::Retention{});
+  policy::KvFormat format = policy.kv_format.value_or(policy::KvFormat{});
+  policy::check(retention, format);
+  if (format.coarse && !retention.cools())
+    throw UsageError("kv: bits of cold tokens are given, but the retention keeps none; add cold=1.0 to --retention");
+  if (!retention.cools() || format.coarse) return;
+  format.coarse = policy::kCoarseBits;
+  policy.kv_format = format;
+}
+
+}  // namespace
 
 policy::PartialPolicy PolicyFlags::policy() const {
   policy::PartialPolicy file, flags;
@@ -192,7 +210,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
     const policy::KvFormat said = file.kv_format.value_or(policy::KvFormat{});
     policy::KvFormat format = said;
     if (compress_cache) format = policy::KvFormat::of(DType::i4);
-    if (!kv_dtype.empty()) format = policy::KvFormat::of(policy::dtype_from_text(kv_dtype, "--kv-dtype"));
+    if (!kv_dtype.empty()) format = policy::KvFormat::from_text(kv_dtype, "--kv-dtype");
     if (format.quantised() && said.rotate) format.rotate = said.rotate;
     if (format.dtype == DType::i4 && said.keys) format.keys = said.keys;
     set_details(format);
@@ -209,6 +227,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
   set_weight_format(both);
+  set_coarse_bits(both);
   policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys" : policy_file + ": kv");
   return both;
 }

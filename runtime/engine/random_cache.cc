@@ -51,8 +51,9 @@ void RandomCache::fill_run(int layer, const BatchRows& rows, std::size_t run, in
   auto* const work = scores + static_cast<std::size_t>(tokens_ * cols) * sizeof(float);
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
-    const std::int32_t tokens =
-        std::min({rows.keep(layer)[run][index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+    const kernels::Keep& keep = rows.keep(layer)[run][index];
+    const std::int32_t tokens = std::min(
+        {keep.of_prompt() + std::min(keep.cold, std::int32_t{kv.cold}), rows.context[index], std::int32_t{kv.slots}});
     const std::array<std::int32_t, 2> offsets{0, tokens};
     // KeepPrompt quantises fp32, which follows the numbers of the KV type.
     const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)

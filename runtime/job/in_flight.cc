@@ -203,8 +203,12 @@ std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std:
     bytes += 64 * sequence.tokens.size();
     for (const SlotRecords::Run& part : parts_) {
       const std::vector<kernels::Keep>& keeps = policy::entry_of(sequence.keep, part.layer);
-      const auto budget = static_cast<std::size_t>(keeps[static_cast<std::size_t>(part.run)].budget());
-      bytes += rows().record_bytes(part, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedRecord);
+      const kernels::Keep& keep = keeps[static_cast<std::size_t>(part.run)];
+      const std::size_t tokens = sequence.tokens.size(),
+                        fine = std::min(static_cast<std::size_t>(keep.budget()), tokens),
+                        cold = std::min(static_cast<std::size_t>(keep.cold),
+                                        tokens - std::min(tokens, static_cast<std::size_t>(keep.of_prompt())));
+      bytes += rows().record_bytes(part, {fine + 1, cold}) + sizeof(SavedRecord);
     }
   }
   for (const auto& [key, index] : waiting)
@@ -228,11 +232,11 @@ void InFlight::write(std::span<const Sequence> block) {
     writer.begin(saved(block[place]));
     for (const SlotRecords::Run& part : parts_) {
       if (session_.grace().over()) throw Interrupted{};
-      std::uint32_t slots = 0;
+      std::uint32_t hot = 0;
       const auto size = static_cast<std::size_t>(batch_size);
       const auto record =
-          rows().read(part, static_cast<int>(place / size), static_cast<std::int64_t>(place % size), slots);
-      writer.record(slots, record);
+          rows().read(part, static_cast<int>(place / size), static_cast<std::int64_t>(place % size), hot);
+      writer.record(hot, record);
     }
   }
   copy_waiting(writer, waiting);
@@ -290,10 +294,11 @@ std::string InFlight::resumes_from() const {
 bool InFlight::put(std::size_t saved, std::size_t part, std::int64_t sequence, std::size_t tokens) try {
   const SavedRecord& record = snapshot_->record(saved, part);
   if (record.slots > tokens + 1) return false;  // the slot of the next token may be in use
-  if (record.bytes != rows().record_bytes(parts_[part], record.slots)) return false;
+  const auto slots = rows().slots_of(parts_[part], record.slots, record.bytes);
+  if (!slots) return false;
   record_.resize(static_cast<std::size_t>(record.bytes));
   snapshot_->read(saved, part, record_);
-  return rows().write(parts_[part].run, sequence, record.slots, record_);
+  return rows().write(parts_[part].run, sequence, *slots, record_);
 } catch (const Error& damaged) {
   say(std::string(damaged.what()) + "; it begins again");
   return false;

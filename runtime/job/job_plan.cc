@@ -77,6 +77,7 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     if (options_.prefix_sharing) work.longest_prefix = std::max<std::int64_t>(work.longest_prefix, entry.prefix_tokens);
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
+    work.cold_slots.cover(retention.cold_slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
   }
   work.groups = groups_;
   work.job_bytes = requests_.size() * kRequestBytes + own.collected + requests_.form_bytes();

@@ -17,7 +17,7 @@ KvShape for_one(KvShape shape) {
   return shape;
 }
 
-std::size_t record_bytes_of(const KvShape& shape, std::size_t slots) {
+std::size_t record_bytes_of(const KvShape& shape, KvShape::Slots slots) {
   std::size_t bytes = 0;
   for (const KvShape::Part& part : shape.parts())
     bytes += static_cast<std::size_t>(shape.kv_heads) * part.head_bytes(slots);
@@ -35,7 +35,10 @@ std::string kind_of(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.key_bytes()) + " and " + std::to_string(shape.value_bytes()) + " bytes each" +
          (shape.scores ? ", scored" : "") + (shape.rest ? ", with a rest" : "") +
-         (shape.key_sums ? ", with sums of keys" : "");
+         (shape.key_sums ? ", with sums of keys" : "") +
+         (shape.cold > 0 ? ", cold ones of " + std::to_string(shape.cold_key_bytes()) + " and " +
+                               std::to_string(shape.cold_value_bytes())
+                         : "");
 }
 
 }  // namespace
@@ -61,8 +64,16 @@ std::vector<SlotRecords::Run> SlotRecords::runs(const policy::Footprint& footpri
   return all;
 }
 
-std::size_t SlotRecords::record_bytes(Run run, std::size_t slots) const {
+std::size_t SlotRecords::record_bytes(Run run, KvShape::Slots slots) const {
   return record_bytes_of(footprint_.kv_runs(run.layer)[static_cast<std::size_t>(run.run)], slots);
+}
+
+std::optional<KvShape::Slots> SlotRecords::slots_of(Run run, std::size_t hot, std::uint64_t bytes) const {
+  const KvShape& shape = footprint_.kv_runs(run.layer)[static_cast<std::size_t>(run.run)];
+  const std::uint64_t without = record_bytes_of(shape, {hot, 0}), each = record_bytes_of(shape, {hot, 1}) - without;
+  if (bytes == without) return KvShape::Slots{hot, 0};
+  if (shape.cold == 0 || bytes < without || (bytes - without) % each != 0) return {};
+  return KvShape::Slots{hot, static_cast<std::size_t>((bytes - without) / each)};
 }
 
 void SlotRecords::select(int layer, int run) {
@@ -78,8 +89,7 @@ void SlotRecords::copy_all(std::int64_t sequence, bool to_buffer) {
   const bool by_device = buffers_.home(open_) == Tier::device && !backend_.device_is_host_memory();
   const auto parts = shape_.parts(), own = one_.parts();
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::size_t bytes =
-        static_cast<std::size_t>(shape_.kv_heads) * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
+    const std::size_t bytes = static_cast<std::size_t>(shape_.kv_heads) * parts[i].head_bytes(shape_.all_slots());
     std::byte* const there = at_ + begin_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes;
     std::byte* const here = staging_->data() + own[i].offset;
     if (bytes == 0) continue;
@@ -91,7 +101,7 @@ void SlotRecords::copy_all(std::int64_t sequence, bool to_buffer) {
   backend_.synchronize(*copied_);
 }
 
-std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t sequence, std::uint32_t& slots) {
+std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t sequence, std::uint32_t& hot) {
   open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(run.layer, batch));
   select(run.layer, run.run);
   const auto parts = shape_.parts(), own = one_.parts();
@@ -99,7 +109,7 @@ std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t se
   if (buffers_.home(open_) == Tier::disk) {
     std::vector<offload::BufferStore::PartRead> reads;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const std::size_t bytes = heads * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
+      const std::size_t bytes = heads * parts[i].head_bytes(shape_.all_slots());
       if (bytes > 0)
         reads.push_back({begin_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes, bytes,
                          staging_->data() + own[i].offset});
@@ -111,25 +121,39 @@ std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t se
   }
 
   const kernels::KvSlots view = one_.view(staging_->data());
-  std::int32_t used = 0;
+  std::int32_t used = 0, cold = 0;
   for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
     const std::int32_t* const position = view.position + std::int64_t{head} * shape_.slots;
     used = std::max(used, view.free_slot[head] + 1);
-    for (std::int32_t slot = used; slot < shape_.slots; ++slot)
+    for (std::int32_t slot = used; slot < shape_.hot(); ++slot)
       if (position[slot] >= 0) used = slot + 1;
+    for (std::int32_t slot = cold; slot < shape_.cold; ++slot)
+      if (position[shape_.hot() + slot] >= 0) cold = slot + 1;
   }
-  used = std::min(used, shape_.slots);
-  slots = static_cast<std::uint32_t>(used);
+  hot = static_cast<std::uint32_t>(std::min(used, shape_.hot()));
+  const KvShape::Slots slots{hot, static_cast<std::size_t>(cold)};
   record_.resize(record_bytes_of(shape_, slots));
-  std::byte* to = record_.data();
-  for (const KvShape::Part& part : own)
-    for (std::size_t head = 0; head < heads; ++head) {
-      const std::size_t bytes = part.head_bytes(slots);
-      const std::size_t stride = part.head_bytes(static_cast<std::size_t>(shape_.slots));
-      if (bytes > 0) std::memcpy(to, staging_->data() + part.offset + head * stride, bytes);
-      to += bytes;
-    }
+  each_piece(slots, [to = record_.data()](std::byte* in_buffer, std::size_t bytes) mutable {
+    std::memcpy(to, in_buffer, bytes);
+    to += bytes;
+  });
   return record_;
+}
+
+/// Calls f with each piece of staging_ that belongs to so many slots of its heads, in the order of a record.
+template <class F> void SlotRecords::each_piece(KvShape::Slots slots, F f) const {
+  using Per = KvShape::Part::Per;
+  const std::size_t hot = shape_.all_slots().hot;
+  for (const KvShape::Part& part : one_.parts()) {
+    if (part.bytes == 0) continue;
+    std::byte* of_head = staging_->data() + part.offset;
+    for (int head = 0; head < shape_.kv_heads; ++head, of_head += part.head_bytes(shape_.all_slots())) {
+      // The cold slots begin where those of this buffer do.
+      if (part.per == Per::slot)
+        f(of_head, slots.hot * part.bytes), f(of_head + hot * part.bytes, slots.cold * part.bytes);
+      else f(of_head, part.head_bytes(slots));
+    }
+  }
 }
 
 void SlotRecords::open(int layer, int batch, bool fresh) {
@@ -148,24 +172,22 @@ void SlotRecords::close() {
   if (buffers_.home(open_) == Tier::disk) buffers_.write_to_disk(open_, at_);
 }
 
-bool SlotRecords::write(int run, std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
+bool SlotRecords::write(int run, std::int64_t sequence, KvShape::Slots slots, std::span<const std::byte> record) {
   select(layer_, run);
-  if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes_of(shape_, slots)) return false;
-  const auto heads = static_cast<std::size_t>(shape_.kv_heads);
+  if (slots.hot > shape_.all_slots().hot || slots.cold > shape_.all_slots().cold ||
+      record.size() != record_bytes_of(shape_, slots))
+    return false;
   std::memset(staging_->data(), 0, one_.bytes());
-  const std::byte* from = record.data();
-  for (const KvShape::Part& part : one_.parts())
-    for (std::size_t head = 0; head < heads; ++head) {
-      const std::size_t bytes = part.head_bytes(slots);
-      const std::size_t stride = part.head_bytes(static_cast<std::size_t>(shape_.slots));
-      if (bytes > 0) std::memcpy(staging_->data() + part.offset + head * stride, from, bytes);
-      from += bytes;
-    }
+  each_piece(slots, [from = record.data()](std::byte* in_buffer, std::size_t bytes) mutable {
+    std::memcpy(in_buffer, from, bytes);
+    from += bytes;
+  });
   const kernels::KvSlots view = one_.view(staging_->data());
   for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
-    if (view.free_slot[head] < 0 || view.free_slot[head] >= shape_.slots) return false;
+    if (view.free_slot[head] < 0 || view.free_slot[head] >= shape_.hot()) return false;
     std::int32_t* const position = view.position + std::int64_t{head} * shape_.slots;
-    std::fill(position + slots, position + shape_.slots, -1);
+    std::fill(position + slots.hot, position + shape_.hot(), -1);
+    std::fill(position + shape_.hot() + slots.cold, position + shape_.slots, -1);
   }
   copy_all(sequence, true);
   return true;

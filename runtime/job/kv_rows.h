@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,11 +31,14 @@ class SlotRecords {
     int layer = 0, run = 0;
   };
   static std::vector<Run> runs(const policy::Footprint& footprint);
-  std::size_t record_bytes(Run run, std::size_t slots) const;
+  std::size_t record_bytes(Run run, offload::KvShape::Slots slots) const;
+  /// The slots of a record of so many bytes that has `hot` slots which are not cold; nothing if there is no such
+  /// record.
+  std::optional<offload::KvShape::Slots> slots_of(Run run, std::size_t hot, std::uint64_t bytes) const;
 
-  /// Returns the record of a sequence, and its number of slots in `slots`. Its size is record_bytes() of these slots.
+  /// Returns the record of a sequence, and its number of slots that are not cold in `hot`, which say how many are cold.
   /// The record is valid until the next call. Throws offload::LostPage if the spill file has lost it.
-  std::span<const std::byte> read(Run run, int batch, std::int64_t sequence, std::uint32_t& slots);
+  std::span<const std::byte> read(Run run, int batch, std::int64_t sequence, std::uint32_t& hot);
 
   /// Between open() and close(), write() puts records into one buffer. `fresh`: nothing in it is in use. Throws
   /// IoError.
@@ -42,11 +46,12 @@ class SlotRecords {
   void close();
   /// Returns false, and writes nothing, if the record has another size, needs more slots than there are, or has no free
   /// slot.
-  bool write(int run, std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record);
+  bool write(int run, std::int64_t sequence, offload::KvShape::Slots slots, std::span<const std::byte> record);
 
  private:
   void copy_all(std::int64_t sequence, bool to_buffer);
   void select(int layer, int run);
+  template <class F> void each_piece(offload::KvShape::Slots slots, F f) const;
 
   const offload::BufferStore& buffers_;
   const policy::Footprint& footprint_;

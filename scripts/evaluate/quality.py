@@ -7,7 +7,7 @@ compare with the first of them: these print a table.
                        [--prompt 512] [--scored 256] [--kv | --rules RULE ... | --output docs/lab/demo-model.md]
                        [--budgets 0.5 0.2 0.1 0.05] [--picture FILE.svg] [--losses FILE.json] [-- FLAGS OF WEFT ...]
 
-A RULE with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
+A RULE may end with @ and a --kv-dtype: h2o:0.05:0.05:cold=1.0@int8:3:2. A RULE with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
 rule at the same budget. --picture draws the rules over the budgets, --losses keeps what was measured for later calls.
 
 Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
@@ -71,7 +71,10 @@ def make_windows(args, folder):
 def score(args, folder, windows, retention, kv=None):
     """Mean negative log-likelihood of each window, in order."""
     policy, output = folder / "policy.json", folder / "scores.jsonl"
-    named = ["--retention", retention] if isinstance(retention, str) else []
+    named = []
+    if isinstance(retention, str):
+        rule, _, kv_dtype = retention.partition("@")
+        named = ["--retention", rule] + (["--kv-dtype", kv_dtype] if kv_dtype else [])
     policy.write_text(json.dumps(({} if named else {"retention": retention}) | ({"kv": kv} if kv else {})))
     output.unlink(missing_ok=True)
     weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),

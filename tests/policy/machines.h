@@ -67,6 +67,7 @@ struct Made {
     work = {.requests = requests,
             .longest_prompt = prompt,
             .slots = retention.slots(prompt, generation),
+            .cold_slots = retention.cold_slots(prompt, generation),
             .longest_generation = generation};
     for (const policy::Unit& unit : units) {
       sizing.unit_bytes.push_back((static_cast<std::uint64_t>(unit.elements()) * 2 + 4095) / 4096 * 4096);

@@ -17,6 +17,7 @@ policy::Workload workload_of(const std::vector<Prompt>& prompts, const policy::R
     work.longest_generation = std::max(work.longest_generation, prompt.tokens);
     if (shares) work.longest_prefix = std::max(work.longest_prefix, prompt.prefix);
     work.slots.cover(retention.slots(length, prompt.tokens));
+    work.cold_slots.cover(retention.cold_slots(length, prompt.tokens));
   }
   return work;
 }

@@ -22,9 +22,9 @@ struct Tokens {
 class SlotsUnderTest {
  public:
   SlotsUnderTest(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
-                 kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false)
+                 kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false, Cold cold = {})
       : place_(place), shape_(shape), scoring_(scoring),
-        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest, true) {}
+        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest, true, cold) {}
 
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
@@ -80,21 +80,24 @@ class SlotsUnderTest {
 
   /// The tokens that a head holds: position -> score.
   std::map<int, float> kept(int sequence, int kv_head) const {
-    std::map<int, float> kept;
-    const auto position = slots_.position.ints();
-    const auto score = slots_.score.host();
-    const auto first = static_cast<std::size_t>((sequence * shape_.kv_heads + kv_head) * slots_.block.slots);
-    for (std::size_t i = first; i < first + static_cast<std::size_t>(slots_.block.slots); ++i)
-      if (position[i] >= 0) kept[position[i]] = score[i];
-    return kept;
+    return kept_in(sequence, kv_head, 0, slots_.block.slots);
+  }
+  /// Those that are not cold, and those that are.
+  std::map<int, float> fine(int sequence, int kv_head) const {
+    return kept_in(sequence, kv_head, 0, slots_.block.hot());
+  }
+  std::map<int, float> cold(int sequence, int kv_head) const {
+    return kept_in(sequence, kv_head, slots_.block.hot(), slots_.block.slots);
   }
   SlotArrays& slots() { return slots_; }
 
   /// Makes a home, that is, a copy of the KV buffer that later steps update too.
   void make_home() {
     const kernels::KvSlots& b = slots_.block;
-    home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
-                                         SlotType(b.dtype, b.int8_keys), b.rest != nullptr, true);
+    home_ =
+        std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
+                                     SlotType(b.dtype, b.int8_keys), b.rest != nullptr, true, Cold{b.cold, b.coarse});
+    home_->cold_k.set(slots_.cold_k), home_->cold_v.set(slots_.cold_v);
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);
@@ -105,7 +108,8 @@ class SlotsUnderTest {
     const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
            same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot) &&
-           (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum);
+           (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum) &&
+           same(slots_.cold_k, home_->cold_k) && same(slots_.cold_v, home_->cold_v);
   }
 
   std::uint64_t seed = 0;
@@ -116,6 +120,15 @@ class SlotsUnderTest {
   std::vector<float> sink_logits;  // [heads] or empty
 
  private:
+  std::map<int, float> kept_in(int sequence, int kv_head, int begin, int end) const {
+    std::map<int, float> kept;
+    const auto position = slots_.position.ints();
+    const auto score = slots_.score.host();
+    const int first = (sequence * shape_.kv_heads + kv_head) * slots_.block.slots;
+    for (int slot = first + begin; slot < first + end; ++slot)
+      if (const auto i = static_cast<std::size_t>(slot); position[i] >= 0) kept[position[i]] = score[i];
+    return kept;
+  }
   kernels::KvSlots block() const { return trimmed(slots_.block); }
   /// `block` without the arrays that this scoring does not use.
   kernels::KvSlots trimmed(kernels::KvSlots block) const {

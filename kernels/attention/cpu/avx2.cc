@@ -69,6 +69,23 @@ struct Avx2 {
     constexpr int bits = kType == DType::i8 ? 8 : 4;
     return {_mm256_srli_epi16(x.low, bits), _mm256_srli_epi16(x.high, bits)};
   }
+  /// A plane of coarse_row.h, as avx512.cc has it.
+  static I two_bits(const std::uint8_t* p) {
+    const __m256i plane = _mm256_broadcastsi128_si256(half(p));
+    return {_mm256_srlv_epi64(plane, shifts(0, 0, 2, 2)), _mm256_srlv_epi64(plane, shifts(4, 4, 6, 6))};
+  }
+  static I one_bit(const std::uint8_t* p) {
+    std::int64_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    const __m256i plane = _mm256_set1_epi64x(bits);
+    return {_mm256_srlv_epi64(plane, shifts(0, 1, 2, 3)), _mm256_srlv_epi64(plane, shifts(4, 5, 6, 7))};
+  }
+  static I masked(I x, int mask) {
+    return {_mm256_and_si256(x.low, _mm256_set1_epi32(mask)), _mm256_and_si256(x.high, _mm256_set1_epi32(mask))};
+  }
+  template <int kBits> static I shifted(I x) {
+    return {_mm256_srli_epi16(x.low, kBits), _mm256_srli_epi16(x.high, kBits)};
+  }
   static I low_words(I a, I b) { return {_mm256_unpacklo_epi16(a.low, b.low), _mm256_unpacklo_epi16(a.high, b.high)}; }
   static I high_words(I a, I b) { return {_mm256_unpackhi_epi16(a.low, b.low), _mm256_unpackhi_epi16(a.high, b.high)}; }
   static I no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -181,6 +198,7 @@ struct Avx2 {
   }
 
  private:
+  static __m256i shifts(int a, int b, int c, int d) { return _mm256_setr_epi64x(a, b, c, d); }
   /// Converts the fp16 in the low 16 bits of each lane; the high bits must be 0.
   static V halves(__m256i low, __m256i high) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);

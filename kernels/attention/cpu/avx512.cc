@@ -62,6 +62,19 @@ struct Avx512 {
     return _mm512_and_si512(words, _mm512_set1_epi16(kType == DType::i8 ? 255 : 15));
   }
   template <DType kType> static I high(I words) { return _mm512_srli_epi16(words, kType == DType::i8 ? 8 : 4); }
+  /// In part p of word i, from its lowest bit on, number 2 i + p of a plane (coarse_row.h); what stands above is not
+  /// masked.
+  static I two_bits(const std::uint8_t* p) {
+    const __m128i plane = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_srlv_epi64(_mm512_broadcast_i32x4(plane), _mm512_setr_epi64(0, 0, 2, 2, 4, 4, 6, 6));
+  }
+  static I one_bit(const std::uint8_t* p) {
+    std::int64_t plane;
+    __builtin_memcpy(&plane, p, sizeof plane);
+    return _mm512_srlv_epi64(_mm512_set1_epi64(plane), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static I masked(I x, int mask) { return _mm512_and_si512(x, _mm512_set1_epi32(mask)); }
+  template <int kBits> static I shifted(I x) { return _mm512_srli_epi16(x, kBits); }
   static I low_words(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
   static I high_words(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
   static I no_words() { return _mm512_setzero_si512(); }

@@ -27,6 +27,8 @@ template <class S, class T> void find_logits(const DecodeState<T>& s) {
                                          s.q_words + i * kKvGroup, s.q_scale + i, s.q_sum + i);
   }
   by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
+  if constexpr (is_level<T>)
+    if (s.count > s.fine) cold_logits<S>(s);
 }
 
 /// Prefetches the memory that the next tile touches first.
@@ -65,16 +67,22 @@ template <class S> void find_probabilities(const DecodeEntries& s) {
   if (t.next) prefetch_tile<S>(*t.next);
 }
 
-/// Frees a slot for the next token. Returns that of the victim, or -1 if there is none.
+/// Frees a slot for the next token. Returns that of the token that is gone, or -1 if none is.
 template <class S> int free_slot(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
   else add_to_scores<S, Statistic::sum>(s);
-  const int victim = choose_victim<S>(s), slot = victim >= 0 ? slot_of<S>(s, victim) : -1;
-  if (victim >= 0) t.position[slot] = -1;
-  *t.free_slot = victim >= 0 ? slot : s.first_empty;
-  if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
-  return slot;
+  const Leaving leaving = choose_victims<S>(s);
+  const int gone = leaving.gone >= 0 ? slot_of<S>(s, leaving.gone) : -1;
+  *t.free_slot = gone >= 0 && gone < t.hot ? gone : s.first_empty;
+  if (gone >= 0) t.position[gone] = -1;
+  if (leaving.cools >= 0) {
+    const int from = slot_of<S>(s, leaving.cools);
+    cool<S>(t, from, gone >= t.hot ? gone : s.first_cold_empty);
+    *t.free_slot = from;
+  }
+  if (t.evicted) *t.evicted = gone >= 0 ? s.place[leaving.gone] : -1;
+  return gone;
 }
 
 template <class S, class T> void decode_tile_of(const DecodeTile& t) {
@@ -103,6 +111,7 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   if (!t.probabilities) find_logits<S>(s);
   find_probabilities<S>(s);
   outputs<S>(s);
+  if (t.cooled) *t.cooled = -1;
   if (has_rest<S>(s)) add_rest_values<S>(s);
   const int freed = free_slot<S>(s);
   if (freed >= 0 && t.rest) add_to_rest<S>(s, freed);

@@ -74,7 +74,11 @@ struct DecodeTile {
   float* key_sum;                      // [head_dim] with Scoring::keys
   DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
-  std::int32_t token;  // position of the new token
+  int hot;                     // slots before the cold ones
+  std::byte *cold_k, *cold_v;  // [slots - hot] coarse rows
+  CoarseBits coarse;
+  std::int32_t* cooled;  // [1] or null: the cold slot that the step writes, from 0 on, or -1
+  std::int32_t token;    // position of the new token
   Keep keep;
   Scoring scoring;
   Statistic statistic;

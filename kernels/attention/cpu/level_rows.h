@@ -1,5 +1,5 @@
-// kernels/attention/cpu/level_rows.h: rows of int8 and int4 slots (kv_row.h) as decode attention reads them: where a
-// number lies, and what is fetched ahead.
+// kernels/attention/cpu/level_rows.h: rows of int8 and int4 slots (kv_row.h) and of cold ones (coarse_row.h) as decode
+// attention reads them: where a number lies, and what is fetched ahead.
 //
 // A level is read as part of a 16-bit word: of int8, a word has two numbers, one beside the other; of int4, a word is
 // one byte, which has two numbers as well. The one in the low bits is part 0, the other part 1.
@@ -46,25 +46,31 @@ template <DType kType> inline constexpr Places kSumPlaces = places(sum_place, kT
 
 namespace {  // compiled for each instruction set, and never shared between them
 
-/// The keys or the values of the visible slots.
+/// The keys or the values of the visible slots that are alike: all, those of int8, or the cold ones.
 struct LevelRows {
-  const std::uint8_t* rows;  // that of slot 0 first
+  const std::uint8_t* rows;  // that of slot `base` first
   std::int64_t row_bytes;
   int head_dim, level_bytes;
   const std::int32_t* slot;  // of each entry; those past the last are like the last, up to a whole vector
   int count, distance;       // entries, and how many a prefetch looks ahead
   std::uintptr_t next;       // what is read after the last row, or 0
   std::uintptr_t share;      // bytes of four rows for each group
+  int base;
 
+  /// `bytes` and `of_levels`: those of a row, and of its levels.
+  LevelRows(const std::uint8_t* first, std::size_t bytes, std::size_t of_levels, int dim, const std::int32_t* slots,
+            int entries, std::uintptr_t after, int first_slot = 0)
+      : rows(first), row_bytes(static_cast<std::int64_t>(bytes)), head_dim(dim),
+        level_bytes(static_cast<int>(of_levels)), slot(slots), count(entries),
+        distance(static_cast<int>(kLevelAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
+        share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))),
+        base(first_slot) {}
   LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries,
             std::uintptr_t after)
-      : rows(first), row_bytes(static_cast<std::int64_t>(kv_row_bytes(type, dim))), head_dim(dim),
-        level_bytes(static_cast<int>(kv_level_bytes(type, dim))), slot(slots), count(entries),
-        distance(static_cast<int>(kLevelAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
-        share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))) {}
+      : LevelRows(first, kv_row_bytes(type, dim), kv_level_bytes(type, dim), dim, slots, entries, after) {}
   /// Finds the places of the rows of 16 entries, in bytes after `rows`.
   void find_rows(int first, std::int32_t* at) const {
-    for (int i = 0; i < kLanes; ++i) at[i] = slot[first + i] * static_cast<std::int32_t>(row_bytes);
+    for (int i = 0; i < kLanes; ++i) at[i] = (slot[first + i] - base) * static_cast<std::int32_t>(row_bytes);
   }
 };
 
@@ -76,7 +82,7 @@ struct LevelPrefetch {
     const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
     const int target = first + r.distance;
     if (target < r.count)
-      end = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target]) * row_bytes;
+      end = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target] - r.base) * row_bytes;
     else if (r.next != 0) end = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
     else end = share = 0;
     line = (end + kLine - 1) / kLine * kLine;
@@ -90,12 +96,52 @@ struct LevelPrefetch {
 
 }  // namespace
 
-/// The words of group g of a row.
-template <class S, DType kType, bool kWhole>
-typename S::I words_of(const std::uint8_t* row, const LevelRows& r, int g) {
-  constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
-  if constexpr (kWhole) return S::template words<kType>(row + g * bytes);
-  else return S::template words_first<kType>(row + g * bytes, r.level_bytes - g * bytes);
+/// Rows of int8 or int4. `kPlaces`: the type by whose query_place() and sum_place() their numbers lie.
+template <DType kType> struct WholeRows {
+  static constexpr DType kPlaces = kType;
+  /// The words of group g of a row.
+  template <class S, bool kWhole> static typename S::I words(const std::uint8_t* row, const LevelRows& r, int g) {
+    constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
+    if constexpr (kWhole) return S::template words<kType>(row + g * bytes);
+    else return S::template words_first<kType>(row + g * bytes, r.level_bytes - g * bytes);
+  }
+  template <class S> static typename S::I low(typename S::I x) { return S::template low<kType>(x); }
+  template <class S> static typename S::I high(typename S::I x) { return S::template high<kType>(x); }
+  /// Turns the scale and minimum of a row into those of the levels that are read.
+  template <class S> static void read_as(typename S::V&, typename S::V&) {}
+};
+
+/// Rows of kBits bits.
+template <int kBits> struct CoarseRows {
+  static constexpr DType kPlaces = DType::i8;
+  template <class S, bool kWhole> static typename S::I words(const std::uint8_t* row, const LevelRows&, int g) {
+    const std::uint8_t* const planes = row + g * (kBits * kKvGroup / 8);
+    if constexpr (kBits == 4) return S::template words<DType::i4>(planes);
+    else if constexpr (kBits == 2) return S::two_bits(planes);
+    else if constexpr (kBits == 1) return S::one_bit(planes);
+    else {
+      const typename S::I two = S::masked(S::two_bits(planes), 0x03030303);  // doubling carries into no other number
+      return S::add(S::add(two, two), S::masked(S::one_bit(planes + 16), 0x01010101));
+    }
+  }
+  static constexpr int kMask = ((1 << kBits) - 1) * 0x00010001;
+  template <class S> static typename S::I low(typename S::I x) { return S::masked(x, kMask); }
+  template <class S> static typename S::I high(typename S::I x) {
+    return S::masked(S::template shifted < kBits == 4 ? 4 : 8 > (x), kMask);
+  }
+  template <class S> static void read_as(typename S::V& scale, typename S::V& minimum) {
+    constexpr auto step = static_cast<float>(coarse_step(kBits));
+    minimum = S::fma(scale, S::all((step - 1) / 2), minimum);
+    scale = S::mul(scale, S::all(step));
+  }
+};
+
+/// Calls f.operator()<bits>().
+template <class S, class F> void with_bits(int bits, const F& f) {
+  if (bits == 1) f.template operator()<1>();
+  else if (bits == 2) f.template operator()<2>();
+  else if (bits == 3) f.template operator()<3>();
+  else f.template operator()<4>();
 }
 
 }  // namespace weft::kernels

@@ -1,5 +1,6 @@
-// kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), by integer
-// products, over a vector type S (cpu/math.h). It does what cpu/attend.h does for float types.
+// kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), and over
+// cold ones (coarse_row.h), by integer products, over a vector type S (cpu/math.h) and a kind of rows
+// (cpu/level_rows.h). It does what cpu/attend.h does for float types.
 //
 // A query is rounded to 16 bits per group of numbers, and multiplied with the levels of a key as they are. The weights
 // of values, p * scale, are rounded to 16 bits per block of 64 entries. Both sums are exact integers, so that their
@@ -43,7 +44,7 @@ void quantise_query(const float* q, int head_dim, int first, std::int16_t* words
 }
 
 /// dot[h] = the products of H queries with group g of 16 keys, a lane for each.
-template <class S, int H, DType kType, bool kWhole>
+template <class S, int H, class Rows, bool kWhole>
 void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t* at, int g, const std::int16_t* q,
                     std::int64_t q_stride, typename S::I (&dot)[H]) {
   typename S::Quarter quarter[H][4];
@@ -51,8 +52,8 @@ void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t
     ahead.go_on();
     typename S::I part[H][4];
     WEFT_UNROLLED (int i = 0; i < 4; ++i) {
-      const typename S::I x = words_of<S, kType, kWhole>(k.rows + at[4 * u + i], k, g);
-      const typename S::I low = S::template low<kType>(x), high = S::template high<kType>(x);
+      const typename S::I x = Rows::template words<S, kWhole>(k.rows + at[4 * u + i], k, g);
+      const typename S::I low = Rows::template low<S>(x), high = Rows::template high<S>(x);
       WEFT_UNROLLED (int h = 0; h < H; ++h)
         part[h][i] = S::multiply_add(high, S::load_words(q + h * q_stride + kGroupWords),
                                      S::multiply_pairs(low, S::load_words(q + h * q_stride)));
@@ -63,7 +64,7 @@ void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t
 }
 
 /// Logits of H query heads. q_words [H, groups, 64], q_scale and q_sum [H, groups], p [H] rows of `stride` numbers.
-template <class S, int H, DType kType>
+template <class S, int H, class Rows>
 void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* q_scale, const float* q_sum, float* p,
                   std::int64_t stride) {
   const int groups = kv_groups(k.head_dim), whole = k.head_dim / kKvGroup;
@@ -77,10 +78,11 @@ void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* 
     for (int g = 0; g < groups; ++g) {
       typename S::V scale, minimum;
       S::scales(k.rows + k.level_bytes + 4 * g, at, count, scale, minimum);
+      Rows::template read_as<S>(scale, minimum);
       typename S::I dot[H];
       const std::int16_t* const q = q_words + g * kKvGroup;
-      if (g < whole) multiply_group<S, H, kType, true>(k, ahead, at, g, q, groups * kKvGroup, dot);
-      else multiply_group<S, H, kType, false>(k, ahead, at, g, q, groups * kKvGroup, dot);
+      if (g < whole) multiply_group<S, H, Rows, true>(k, ahead, at, g, q, groups * kKvGroup, dot);
+      else multiply_group<S, H, Rows, false>(k, ahead, at, g, q, groups * kKvGroup, dot);
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         logit[h] = S::fma(S::to_floats(dot[h]), S::mul(scale, S::all(q_scale[h * groups + g])), logit[h]);
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
@@ -92,16 +94,46 @@ void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* 
     for (std::int64_t i = k.count; i < whole_vectors(k.count); ++i) p[h * stride + i] = -__builtin_inff();
 }
 
-/// logits() of cpu/attend.h.
+/// logits() of cpu/attend.h, of the rows that are not cold.
 template <class S, int H, class T>
 requires is_level<T>
 void logits(const DecodeState<T>& s, int head) {
   constexpr DType kType = KeyOf<T>::kType;
   const int groups = kv_groups(s.tile.head_dim), first = head * groups;
-  const LevelRows k(&s.k->byte, kType, s.tile.head_dim, s.slot, s.count,
-                    reinterpret_cast<std::uintptr_t>(&s.v->byte + s.slot[0] * s.v_row));
-  level_logits<S, H, kType>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first, s.p + head * s.stride,
-                            s.stride);
+  const std::uintptr_t next = s.count > s.fine ? reinterpret_cast<std::uintptr_t>(s.tile.cold_k)
+                                               : reinterpret_cast<std::uintptr_t>(&s.v->byte + s.slot[0] * s.v_row);
+  const LevelRows k(&s.k->byte, kType, s.tile.head_dim, s.slot, s.fine, next);
+  level_logits<S, H, WholeRows<kType>>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first,
+                                       s.p + head * s.stride, s.stride);
+}
+
+/// The cold rows from `rows` on; `next` is read after them.
+template <class S, int kBits> LevelRows cold_rows(const DecodeEntries& s, const std::byte* rows, std::uintptr_t next) {
+  const DecodeTile& t = s.tile;
+  return {reinterpret_cast<const std::uint8_t*>(rows),
+          coarse_row_bytes(kBits, t.head_dim),
+          coarse_level_bytes(kBits, t.head_dim),
+          t.head_dim,
+          cold_slots<S>(s),
+          s.count - s.fine,
+          next,
+          t.hot};
+}
+
+/// The logits of the cold rows, after those of the others.
+template <class S> void cold_logits(const DecodeEntries& s) {
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  with_bits<S>(t.coarse.keys, [&]<int kBits>() {
+    const LevelRows k = cold_rows<S, kBits>(s, t.cold_k, reinterpret_cast<std::uintptr_t>(t.slot_v));
+    by_heads<S>(t.group, [&]<int H>(int head) {
+      const int first = head * groups;
+      level_logits<S, H, CoarseRows<kBits>>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first,
+                                            s.p + head * s.stride + s.fine, s.stride);
+    });
+  });
+  for (int head = 0; head < t.group; ++head)
+    for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[head * s.stride + i] = -__builtin_inff();
 }
 
 /// Rounds p * scale of up to 64 entries to 16 bits, and adds p * minimum to minima [16]. Returns what a weight of 1
@@ -124,7 +156,7 @@ float quantise_weights(const float* p, const float* scale, const float* minimum,
 }
 
 /// sum[H, 64] += factor * (the weights of `count` entries times group g of their values), by sum_place().
-template <class S, int H, DType kType, bool kWhole>
+template <class S, int H, class Rows, bool kWhole>
 void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* at, int count, int g,
                  const std::int16_t (*weight)[kBlockEntries], const float* factor, float* sum,
                  std::int64_t sum_stride) {
@@ -133,11 +165,11 @@ void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* a
     WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::no_words();
   for (int i = 0; i < count; i += 2) {  // an odd last entry comes twice, once with the weight 0
     if (i % 4 == 0) ahead.go_on();
-    const typename S::I a = words_of<S, kType, kWhole>(v.rows + at[i], v, g);
-    const typename S::I b = words_of<S, kType, kWhole>(v.rows + at[i + 1], v, g);
+    const typename S::I a = Rows::template words<S, kWhole>(v.rows + at[i], v, g);
+    const typename S::I b = Rows::template words<S, kWhole>(v.rows + at[i + 1], v, g);
     const typename S::I low = S::low_words(a, b), high = S::high_words(a, b);
-    const typename S::I x[kLevelSums] = {S::template low<kType>(low), S::template high<kType>(low),
-                                         S::template low<kType>(high), S::template high<kType>(high)};
+    const typename S::I x[kLevelSums] = {Rows::template low<S>(low), Rows::template high<S>(low),
+                                         Rows::template low<S>(high), Rows::template high<S>(high)};
     WEFT_UNROLLED (int h = 0; h < H; ++h) {
       const typename S::I both = S::all_pairs(weight[h] + i);
       WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::multiply_add(x[n], both, part[h][n]);
@@ -150,16 +182,12 @@ void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* a
     }
 }
 
-/// The outputs of all query heads, of values from `values` on.
-template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
+/// Adds the values of `v`, whose weights begin with that of entry `begin`, to the sums of all query heads.
+template <class S, class Rows> void add_values(const DecodeEntries& s, const LevelRows& v, int begin) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim), whole = t.head_dim / kKvGroup;
-  const LevelRows v(values, kType, t.head_dim, s.slot, s.count,
-                    t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0);
-  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
-  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups; ++i) S::store(s.minima + i * kLanes, S::zero());
-  for (int first = 0; first < s.count; first += kBlockEntries) {
-    const int count = s.count - first < kBlockEntries ? s.count - first : kBlockEntries;
+  for (int first = 0; first < v.count; first += kBlockEntries) {
+    const int count = v.count - first < kBlockEntries ? v.count - first : kBlockEntries;
     alignas(64) std::int32_t at[kBlockEntries];
     for (int i = 0; i < count; i += kLanes) v.find_rows(first + i, at + i);
     LevelPrefetch ahead(v, first);
@@ -168,6 +196,7 @@ template <class S, DType kType> void level_outputs(const DecodeEntries& s, const
       for (int i = 0; i < count; i += kLanes) {
         typename S::V scales, minima;
         S::scales(v.rows + v.level_bytes + 4 * g, at + i, count - i < kLanes ? count - i : kLanes, scales, minima);
+        Rows::template read_as<S>(scales, minima);
         S::store(scale + i, scales);
         S::store(minimum + i, minima);
       }
@@ -176,14 +205,35 @@ template <class S, DType kType> void level_outputs(const DecodeEntries& s, const
         float factor[H];
         const std::int64_t part = std::int64_t{head} * groups + g;
         for (int h = 0; h < H; ++h)
-          factor[h] = quantise_weights<S>(s.p + (head + h) * s.stride + first, scale, minimum, count, weight[h],
+          factor[h] = quantise_weights<S>(s.p + (head + h) * s.stride + begin + first, scale, minimum, count, weight[h],
                                           s.minima + (part + h * groups) * kLanes);
         float* const sum = s.sum + part * kKvGroup;
-        if (g < whole) weigh_group<S, H, kType, true>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
-        else weigh_group<S, H, kType, false>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
+        if (g < whole) weigh_group<S, H, Rows, true>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
+        else weigh_group<S, H, Rows, false>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
       });
     }
   }
+}
+
+/// The outputs of all query heads, of values from `values` on and of the cold ones.
+template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  const bool cold = s.count > s.fine;
+  const std::uintptr_t next = t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0;
+  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
+  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups; ++i) S::store(s.minima + i * kLanes, S::zero());
+  add_values<S, WholeRows<kType>>(
+      s, LevelRows(values, kType, t.head_dim, s.slot, s.fine, cold ? reinterpret_cast<std::uintptr_t>(t.cold_v) : next),
+      0);
+  if constexpr (kType == DType::i8)  // whose sums have the same places
+    if (cold) {
+      for (int head = 0; head < t.group; ++head)  // the last cold entries are read as a whole vector
+        S::store(s.p + head * s.stride + whole_vectors(s.count), S::zero());
+      with_bits<S>(t.coarse.values, [&]<int kBits>() {
+        add_values<S, CoarseRows<kBits>>(s, cold_rows<S, kBits>(s, t.cold_v, next), s.fine);
+      });
+    }
   for (int head = 0; head < t.group; ++head)
     for (int g = 0; g < groups; ++g) {
       const std::int64_t at = std::int64_t{head} * groups + g;

@@ -69,6 +69,25 @@ struct Plain {
   template <DType kType> static I high(const I& x) {
     return each_integer([&](int i) { return kType == DType::i8 ? x.at[i] >> 8 & 0xFF00FFu : x.at[i] >> 4 & 0xF000Fu; });
   }
+  static I plane(const std::uint8_t* p, int bits) {
+    const int words = 4 * bits;
+    return each_integer([=](int i) {
+      std::uint32_t lane = 0;
+      for (int w = 2 * i; w < 2 * i + 2; ++w) {
+        const std::uint8_t* const word = p + 2 * (w % words);
+        lane |= both(word[0] | std::uint32_t{word[1]} << 8, 0) >> bits * (w / words) << (w % 2 * 16);
+      }
+      return lane;
+    });
+  }
+  static I two_bits(const std::uint8_t* p) { return plane(p, 2); }
+  static I one_bit(const std::uint8_t* p) { return plane(p, 1); }
+  static I masked(const I& x, int mask) {
+    return each_integer([&](int i) { return x.at[i] & static_cast<std::uint32_t>(mask); });
+  }
+  template <int kBits> static I shifted(const I& x) {
+    return each_integer([&](int i) { return x.at[i] >> kBits; });  // across the words, which masked() undoes
+  }
   /// In each four lanes, the words of a and b one after the other: those of the first two lanes, or of the last two.
   static I low_words(const I& a, const I& b, int from = 0) {
     return each_integer([&](int i) {

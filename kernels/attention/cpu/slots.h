@@ -27,12 +27,13 @@ struct DecodeEntries {
   SlotRun* run = nullptr;            // [entries / 2]
   std::int64_t dim = 0, stride = 0;  // row strides of q and of p
   int runs = 0, count = 0;           // visible slots
+  int fine = 0;                      // those of them that are not cold; they come first
   // Only for slots of int8 and int4 (cpu/levels.h), else null:
-  std::int32_t* slot = nullptr;                // [entries]: the slot, then that of the last up to a whole vector
+  std::int32_t* slot = nullptr;  // [entries]: slots of fine rows, then the last again up to a whole vector; so of cold
   std::int16_t* q_words = nullptr;             // [group, groups of numbers, 64]: the query in 16 bits
   float *q_scale = nullptr, *q_sum = nullptr;  // [group, groups of numbers]
   float *sum = nullptr, *minima = nullptr;     // [group, groups of numbers, 64] and 16
-  int first_empty = -1;
+  int first_empty = -1, first_cold_empty = -1;
 };
 template <class T> struct DecodeState : DecodeEntries {
   KeyOf<T>* k;
@@ -40,39 +41,53 @@ template <class T> struct DecodeState : DecodeEntries {
   std::int64_t k_row = 0, v_row = 0;  // elements of K and V per slot
 };
 
-/// Finds the visible slots, the new token among them.
-template <class S> void list_entries(DecodeEntries& s) {
+/// Adds the visible slots from `begin` to before `end`. `slot`: where the next one is listed, or null. Returns the
+/// first empty one, or -1.
+template <class S> int list_slots(DecodeEntries& s, int begin, int end, std::int32_t* slot_of) {
   const DecodeTile& t = s.tile;
-  int count = 0, empty = -1, runs = 0, run_end = -1;
+  const int before = s.count;
+  int count = before, empty = -1, runs = s.runs, run_end = -1;
   const auto extend = [&](int slot, int slots) {
     if (run_end == slot) s.run[runs - 1].count += slots;
     else s.run[runs++] = {slot, slots};
     run_end = slot + slots;
   };
-  for (int first = 0; first < t.slots; first += kLanes) {
-    const int lanes = t.slots - first < kLanes ? t.slots - first : kLanes;
+  for (int first = begin; first < end; first += kLanes) {
+    const int lanes = end - first < kLanes ? end - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
       WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
-      if (s.slot)
-        WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.slot[count + i] = first + i;
+      if (slot_of)
+        WEFT_UNROLLED (int i = 0; i < kLanes; ++i) slot_of[count - before + i] = first + i;
       extend(first, kLanes);
       count += kLanes;
       continue;
     }
     for (int slot = first; slot < first + lanes; ++slot)
       if (t.position[slot] >= 0) {
-        if (s.slot) s.slot[count] = slot;
+        if (slot_of) slot_of[count - before] = slot;
         s.place[count++] = t.position[slot];
         extend(slot, 1);
       } else if (empty < 0) {
         empty = slot;
       }
   }
-  if (s.slot)  // the new token is visible
-    for (int i = count; i < whole_vectors(count); ++i) s.slot[i] = s.slot[count - 1];
+  if (slot_of && count > before)
+    for (int i = count - before; i < whole_vectors(count - before); ++i) slot_of[i] = slot_of[count - before - 1];
   s.count = count;
   s.runs = runs;
-  s.first_empty = empty;
+  return empty;
+}
+
+/// The list of the cold slots, behind that of the others.
+template <class S> std::int32_t* cold_slots(const DecodeEntries& s) {
+  return s.slot ? s.slot + whole_vectors(s.fine) : nullptr;
+}
+
+/// Finds the visible slots, the new token among them.
+template <class S> void list_entries(DecodeEntries& s) {
+  s.first_empty = list_slots<S>(s, 0, s.tile.hot, s.slot);
+  s.fine = s.count;
+  if (s.tile.hot < s.tile.slots) s.first_cold_empty = list_slots<S>(s, s.tile.hot, s.tile.slots, cold_slots<S>(s));
 }
 
 /// score = decay * score + the probabilities of the group, or the largest of these. The new scores are also left in
@@ -101,40 +116,63 @@ template <class S, Statistic kStatistic> void add_to_scores(const DecodeEntries&
     }
 }
 
-/// The entry of the token that leaves the window, if there is one; else, if there are more tokens than the budget, of
-/// the candidate with the lowest score, the oldest among equal ones; else -1. A score that is not a number is never
-/// lowest.
-template <class S> int choose_victim(const DecodeEntries& s) {
-  const DecodeTile& t = s.tile;
-  const std::int32_t seen_from = t.keep.seen_from(t.token + 1);
-  for (int i = 0; seen_from > 0 && i < s.count; ++i)
-    if (s.place[i] < seen_from) return i;
-  if (s.count <= t.keep.budget()) return -1;
-  const std::int64_t newest = std::int64_t{t.token} - t.keep.recent - t.keep.grace;
-  const std::int32_t low = t.keep.sinks, high = newest < 0 ? -1 : static_cast<std::int32_t>(newest);
+/// The entry with the lowest score from `begin` to before `end` at a position from `low` to `high`, the oldest among
+/// equal ones; -1 if there is none. A score that is not a number is never lowest.
+template <class S> int lowest(const DecodeEntries& s, int begin, int end, std::int32_t low, std::int32_t high) {
   const float infinity = __builtin_inff();
   typename S::V least = S::all(infinity);
-  for (int first = 0; first < s.count; first += kLanes) {
-    const int lanes = s.count - first < kLanes ? s.count - first : kLanes;
-    const typename S::V score = S::between(S::load(s.value + first), s.place + first, low, high, infinity);
-    S::store(s.value + first, S::first(score, lanes, infinity));
-    least = S::min(S::load(s.value + first), least);
+  for (int first = begin; first < end; first += kLanes) {
+    const int lanes = end - first < kLanes ? end - first : kLanes;
+    const typename S::V inside = S::between(S::load(s.value + first), s.place + first, low, high, infinity);
+    const typename S::V score = S::first(inside, lanes, infinity);
+    store_some<S>(s.value + first, score, lanes);
+    least = S::min(score, least);
   }
-  const float lowest = S::smallest(least);
-  int victim = -1;
-  for (int first = 0; first < s.count; first += kLanes) {
-    if (!S::any_equal(S::load(s.value + first), lowest)) continue;
-    for (int i = first; i < s.count && i < first + kLanes; ++i) {
-      if (s.value[i] != lowest || s.place[i] < low || s.place[i] > high) continue;
-      if (victim < 0 || s.place[i] < s.place[victim]) victim = i;
+  const float smallest = S::smallest(least);
+  int found = -1;
+  for (int first = begin; first < end; first += kLanes) {
+    if (!S::any_equal(S::load(s.value + first), smallest)) continue;
+    for (int i = first; i < end && i < first + kLanes; ++i) {
+      if (s.value[i] != smallest || s.place[i] < low || s.place[i] > high) continue;
+      if (found < 0 || s.place[i] < s.place[found]) found = i;
     }
   }
-  if (victim >= 0) return victim;
-  for (int i = 0; i < s.count; ++i) {  // no candidate's score is a number
+  if (found >= 0) return found;
+  for (int i = begin; i < end; ++i) {  // no candidate's score is a number
     if (s.place[i] < low || s.place[i] > high) continue;
-    if (victim < 0 || s.place[i] < s.place[victim]) victim = i;
+    if (found < 0 || s.place[i] < s.place[found]) found = i;
   }
-  return victim;
+  return found;
+}
+
+/// The entries that a step takes from their slots, or -1: the one that leaves the cache, and the one that becomes cold.
+struct Leaving {
+  int gone = -1, cools = -1;
+};
+
+/// Whether entry a goes before entry b.
+template <class S> bool goes_before(const DecodeEntries& s, int a, int b) {
+  if (s.value[a] == s.value[b]) return s.place[a] < s.place[b];
+  return s.value[a] < s.value[b] || s.value[b] != s.value[b];
+}
+
+/// Chooses them, as Keep says.
+template <class S> Leaving choose_victims(const DecodeEntries& s) {
+  const DecodeTile& t = s.tile;
+  Leaving leaving;
+  const std::int32_t seen_from = t.keep.seen_from(t.token + 1);
+  for (int i = 0; seen_from > 0 && i < s.count && leaving.gone < 0; ++i)
+    if (s.place[i] < seen_from) leaving.gone = i;
+  const int fine = s.fine - (leaving.gone >= 0 && leaving.gone < s.fine ? 1 : 0);
+  if (fine <= t.keep.budget()) return leaving;
+  const std::int64_t newest = std::int64_t{t.token} - t.keep.recent - t.keep.grace;
+  leaving.cools = lowest<S>(s, 0, s.fine, t.keep.sinks, newest < 0 ? -1 : static_cast<std::int32_t>(newest));
+  const int most = t.keep.cold < t.slots - t.hot ? t.keep.cold : t.slots - t.hot;
+  if (leaving.cools < 0 || leaving.gone >= 0 || s.count - s.fine < most) return leaving;
+  leaving.gone = s.count > s.fine ? lowest<S>(s, s.fine, s.count, 0, INT32_MAX) : leaving.cools;
+  if (goes_before<S>(s, leaving.cools, leaving.gone)) leaving.gone = leaving.cools;
+  if (leaving.gone == leaving.cools) leaving.cools = -1;
+  return leaving;
 }
 
 /// Marks the free slot as the new token's, with its score.
@@ -166,6 +204,19 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
     }
   }
   place_token<S>(t);
+}
+
+/// Moves a token from its slot to the cold slot `to`, and leaves the former empty.
+template <class S> void cool(const DecodeTile& t, int from, int to) {
+  const auto coarsen_row = [&](void* fine, int bits, std::byte* cold) {
+    coarsen(static_cast<std::byte*>(fine) + static_cast<std::size_t>(from) * kv_row_bytes(DType::i8, t.head_dim),
+            t.head_dim, bits, cold + static_cast<std::size_t>(to - t.hot) * coarse_row_bytes(bits, t.head_dim));
+  };
+  coarsen_row(t.slot_k, t.coarse.keys, t.cold_k);
+  coarsen_row(t.slot_v, t.coarse.values, t.cold_v);
+  t.position[to] = t.position[from], t.position[from] = -1;
+  if (t.score) t.score[to] = t.score[from];
+  if (t.cooled) *t.cooled = to - t.hot;
 }
 
 /// The slot of an entry.

@@ -317,6 +317,25 @@ class Answers(Case):
             with self.subTest(rule):
                 self.assertEqual([rule], [other for other in rules if scores[other] == scores[rule]])
 
+    def test_cold_tokens_and_their_bits_change_scores_and_need_int8(self):
+        ids = [(7 * i * i + 11 * i) % 4000 + 4 for i in range(80)]
+        request = [{"id": 0, "prompt_ids": ids[:60], "continuation_ids": ids[60:]}]
+        def scores(*flags):
+            return self.job(self.demo, request, "--retention", *flags, command="score")[0]["logprobs"]
+        evicts = scores("h2o:6:6", "--kv-dtype", "int8")
+        self.assertEqual(scores("h2o:6:6:cold=0", "--kv-dtype", "int8"), evicts)
+        by_bits = [scores("h2o:6:6:cold=1.0", "--kv-dtype", kv) for kv in ("int8", "int8:3:2", "int8:1:1")]
+        some = [scores(f"h2o:6:6:cold={cold}", "--kv-dtype", "int8") for cold in ("0.5", "9")]
+        different = [evicts, *by_bits, *some]
+        self.assertEqual(len({str(each) for each in different}), len(different))
+        self.assertEqual(scores("h2o:6:6:cold=1.0", "--kv-dtype", "int8:4:2"), by_bits[0])
+        for flags, wanted in ((["h2o:6:6:cold=1.0"], "give --kv-dtype int8"),
+                              (["h2o:6:6:cold=1.0", "--kv-dtype", "int4"], "give --kv-dtype int8"),
+                              (["h2o:6:6", "--kv-dtype", "int8:4:2"], "add cold=1.0"),
+                              (["h2o:6:6:cold=1.0", "--kv-dtype", "int8:5:2"], "int8:KEYS:VALUES")):
+            self.refused(USAGE, wanted, "score", "--model", self.demo, "--input", self.input, "--output",
+                         self.folder / "no.jsonl", "--retention", *flags)
+
     def test_continuations_of_one_prompt_share_its_prefill(self):
         prompts = [[3, 4, 5, 6], [7, 8, 9], [3, 4, 5, 6], [3, 4, 5, 6], [7, 8, 9]]
         requests = [{"id": i, "prompt_ids": prompt, "continuation_ids": list(range(10 + i, 14 + 2 * i))}

@@ -300,8 +300,8 @@ class Requests {
 };
 
 /// Deals the subjects. What cannot meet (rolled positions without rotary embedding, the mean of evicted tokens with
-/// sliding windows, bfloat16 products of other weights, heads that keep differently with one KV head) is left out here
-/// and refused by the program.
+/// sliding windows, bfloat16 products of other weights, heads that keep differently with one KV head, cold tokens
+/// beside keys and values that are not int8) is left out here and refused by the program.
 class Subjects {
  public:
   explicit Subjects(Dice& dice)
@@ -353,7 +353,11 @@ class Subjects {
                     "keydiff:0.3:0.1:rest=true",
                     "keydiff:0.2:0.1:once=true",
                     "keydiff:0.2:0.2 by layer",
-                    "keydiff:0.2:0.2:rest=true by head"},
+                    "keydiff:0.2:0.2:rest=true by head",
+                    "h2o:0.1:0.1:cold=1.0",
+                    "h2o:0.2:0.1:sinks=1:cold=0.4 by head",
+                    "snapkv:0.1:0.1:window=3:cold=0.6",
+                    "recent:0.2:cold=0.5 by layer"},
                    dice),
         rolled_({"h2o:4:4:positions=rolled", "recent:5:sinks=2:positions=rolled",
                  "h2o-flexgen:4:3:sinks=1:positions=rolled", "tova:6:positions=rolled"},
@@ -365,6 +369,8 @@ class Subjects {
              {DType::i8, false, {}},
              {}},
             dice),
+        coarse_({{DType::i8, true, {}, kernels::CoarseBits{3, 2}}, {DType::i8, false, {}, kernels::CoarseBits{4, 1}}},
+                dice),
         to_a_prompt_({1, 3, 5}, dice), prefix_({64, 0, 64, 70, 64}, dice) {}
 
   Subject draw() {
@@ -373,15 +379,19 @@ class Subjects {
     const auto rest = subject.retention.find(":rest=true");
     if ((model.find("slides") != std::string::npos || model == "sinks") && rest != std::string::npos)
       subject.retention.erase(rest, 10);
+    if (subject.retention.find(":cold=") != std::string::npos) subject.kv = coarse_.draw();
     const bool rotary = model.starts_with("neox") || model.starts_with("llama") || model.starts_with("smollm");
-    if (rotary && ++rotary_ % 4 == 0) subject.retention = rolled_.draw(), subject.context = 16, subject.prefix = 0;
+    if (rotary && ++rotary_ % 4 == 0) {
+      subject.retention = rolled_.draw(), subject.context = 16, subject.prefix = 0;
+      subject.kv.coarse.reset();
+    }
     return subject;
   }
 
  private:
   Deck<std::pair<std::string, std::string>> model_;
   Deck<std::string> retention_, rolled_;
-  Deck<policy::KvFormat> kv_;
+  Deck<policy::KvFormat> kv_, coarse_;
   Deck<std::size_t> to_a_prompt_;
   Deck<int> prefix_;
   int rotary_ = 0;

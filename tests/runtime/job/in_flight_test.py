@@ -101,9 +101,9 @@ class Case(unittest.TestCase):
 
 
 class GoesOn(Case):
-    def ways(self, retention, ways):
+    def ways(self, retention, ways, *flags):
         choice = random.Random(retention)
-        keep = ["--retention", retention]
+        keep = ["--retention", retention, *flags]
         answers = self.undisturbed(requests(of_prompts=retention == "full"), *keep)
         for (first, first_flags), (second, second_flags) in ways:
             with self.subTest(retention=retention, first=(first, first_flags), second=(second, second_flags)):
@@ -131,6 +131,14 @@ class GoesOn(Case):
     def test_with_budgets_by_head(self):
         self.ways("h2o:0.2:0.2:layers=1,1.5/0.5/0.5/1.5,full/1/1/full,1",
                   [(((16, 2), DISK), ((5, 2), [*TIERS, "--attention", "host"]))])
+
+    def test_with_cold_tokens(self):
+        self.ways("h2o:0.1:0.1:cold=0.6", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"]))],
+                  "--kv-dtype", "int8:3:2")
+
+    def test_with_cold_tokens_more(self):
+        self.ways("snapkv:0.1:0.1:cold=0.6", [(((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))],
+                  "--kv-dtype", "int8")
 
     def test_with_scores(self):
         self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])

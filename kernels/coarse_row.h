@@ -1,0 +1,47 @@
+// kernels/coarse_row.h: one key or value of a cold token: the highest bits of its int8 levels (kv_row.h), with the same
+// scale and minimum. A level that begins with these bits lies in an interval of 2^(8 - bits) levels, and the row reads
+// as the middle of each:
+//
+//   number = scale * (2^(8 - bits) * coarse + (2^(8 - bits) - 1) / 2) + minimum
+//
+// So a token cools without being rounded again. Groups have 64 numbers as in kv_row.h, and the last takes as much as a
+// whole one. With number d = 2 i + p of a group, its bits lie in planes, one after the other:
+//
+//   of 4 bits, 32 bytes: byte i, from bit 4 p on
+//   of 2 bits, 16 bytes: byte 2 (i mod 8) + p, from bit 2 (i / 8) on
+//   of 1 bit, 8 bytes: byte 2 (i mod 4) + p, bit i / 4
+//
+// A group of 3 bits is its two high bits as a plane of 2, then the low one as a plane of 1. The scales and minima of
+// all groups follow. In this order a register filled with copies of a plane needs only shifts to have number 2 i + p in
+// part p of word i, as words of int8 have it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kv_row.h"
+
+namespace weft::kernels {
+
+/// Bits of a cold token's keys and values, from 1 to 4 each.
+struct CoarseBits {
+  int keys = 0, values = 0;
+  bool operator==(const CoarseBits&) const = default;
+};
+constexpr int kMostCoarseBits = 4;
+
+constexpr std::size_t coarse_level_bytes(int bits, int head_dim) {
+  return static_cast<std::size_t>(kv_groups(head_dim)) * static_cast<std::size_t>(bits) * kKvGroup / 8;
+}
+constexpr std::size_t coarse_row_bytes(int bits, int head_dim) {
+  return coarse_level_bytes(bits, head_dim) + static_cast<std::size_t>(kv_groups(head_dim)) * 4;
+}
+/// The levels of int8 that read alike.
+constexpr int coarse_step(int bits) { return 1 << (8 - bits); }
+
+/// Writes the coarse row of a row of int8.
+void coarsen(const std::byte* fine, int head_dim, int bits, std::byte* coarse);
+/// The coarse level of number d.
+int coarse_level(const std::byte* coarse, int bits, int d);
+
+}  // namespace weft::kernels

@@ -1,0 +1,120 @@
+// Cold tokens in retentions, formats and footprints.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/layout/footprint.h"
+#include "policy/layout/policy.h"
+#include "tests/policy/machines.h"
+
+using namespace weft;
+using Catch::Contains;
+using kernels::Keep;
+using policy::KvFormat;
+using policy::PartialPolicy;
+using policy::Retention;
+
+TEST_CASE("of what the budget leaves, so many tokens stay cold", "[policy]") {
+  struct Row {
+    const char* text;
+    Keep kept;
+    std::int64_t slots, cold;
+  };
+  // Prompt 60, generation 40: at most 99 tokens are stored.
+  const Row rows[] = {
+      {"h2o:0.1:0.1:cold=1.0", {.heavy = 10, .recent = 10, .cold = 80}, 21, 79},
+      {"h2o:0.1:0.1:cold=0.5", {.heavy = 10, .recent = 10, .cold = 40}, 21, 40},
+      {"h2o:0.1:0.1:cold=7", {.heavy = 10, .recent = 10, .cold = 7}, 21, 7},
+      {"h2o:0.1:0.1:cold=0", {.heavy = 10, .recent = 10}, 21, 0},
+      {"h2o:0.1:0.1:cold=0.0", {.heavy = 10, .recent = 10}, 21, 0},
+      {"h2o:0.1:0.1:cold=500", {.heavy = 10, .recent = 10, .cold = 100}, 21, 79},
+      {"recent:0.2:cold=0.25", {.heavy = 0, .recent = 20, .cold = 20}, 21, 20},
+      {"h2o:90:90:cold=1.0", {.heavy = 90, .recent = 90}, 99, 0},
+      {"h2o-flexgen:0.1:0.1:cold=1.0", {.heavy = 10, .recent = 10, .grace = 1, .cold = 80}, 21, 79},
+      // Of the prompt; what comes after stays fine.
+      {"snapkv:0.1:0.1:cold=1.0", {.heavy = 6, .recent = 6, .spare = 40, .cold = 48}, 53, 48},
+      {"snapkv:0.1:0.1:cold=0.5", {.heavy = 6, .recent = 6, .spare = 40, .cold = 24}, 53, 24},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    const Retention retention = Retention::from_text(row.text);
+    CHECK(retention.kept(60, 40) == row.kept);
+    CHECK(retention.slots(60, 40) == row.slots);
+    CHECK(retention.cold_slots(60, 40) == row.cold);
+    CHECK(retention.cools() == (row.kept.cold > 0 || std::string_view(row.text) == "h2o:90:90:cold=1.0"));
+    CHECK(Retention::from_json(retention.to_json(), "r") ==
+          (retention.cools() ? retention : Retention::from_text("h2o:0.1:0.1")));
+  }
+  const Retention layers = Retention::from_text("h2o:0.1:0.1:cold=0.5:layers=full,1.5,0.5");
+  CHECK(layers.kept(60, 40, 0) == Keep{.heavy = 0, .recent = 100});
+  CHECK(layers.kept(60, 40, 1) == Keep{.heavy = 15, .recent = 15, .cold = 35});
+  const policy::LayerSlots cold = layers.cold_slots(60, 40);
+  CHECK((cold.of(0) == 0 && cold.of(1) == 35 && cold.of(2) == 45));
+  // A model's window has room for the window alone.
+  const Retention slides = Retention::from_text("h2o:0.1:0.1:cold=1.0");
+  CHECK(slides.kept(60, 40, 0, 0, 32) == Keep{.heavy = 10, .recent = 10, .window = 32, .cold = 11});
+  CHECK(slides.cold_slots(60, 40, {32}) == 11);
+  CHECK(slides.kept(60, 40, 0, 0, 16) == Keep{.heavy = 0, .recent = 15});
+  CHECK(slides.cold_slots(60, 40, {16}) == 0);
+}
+
+TEST_CASE("cold tokens that mean nothing are refused by name", "[policy]") {
+  for (const auto& [text, wanted] :
+       {std::pair{"full:cold=1.0", "cold"},
+        {"h2o:0.1:0.1:cold=1", "'cold' is one token; write 1.0"},
+        {"h2o:0.1:0.1:cold=all", "cold must be a number of tokens or a share"},
+        {"h2o:0.1:0.1:cold=1.5", "cold must be a number of tokens or a share from 0 to 1"},
+        {"h2o:0.1:0.1:cold=-3", "cold must be a number of tokens"},
+        {"h2o:0.1:0.1:cold=1.0:rest=true", "'rest' needs the numbers of what is evicted"},
+        {"h2o:10:10:cold=1.0:positions=rolled", "'positions' is 'rolled', but the few bits of a cold key"}}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(Retention::from_text(text), Contains(wanted));
+  }
+  const Retention cools = Retention::from_text("h2o:0.1:0.1:cold=1.0");
+  CHECK_NOTHROW(policy::check(cools, KvFormat::of(DType::i8)));
+  CHECK_NOTHROW(policy::check(Retention{}, KvFormat{}));
+  for (const KvFormat& format : {KvFormat{}, KvFormat::of(DType::i4), KvFormat::of(DType::f16)})
+    CHECK_THROWS_WITH(policy::check(cools, format), Contains("give --kv-dtype int8"));
+}
+
+TEST_CASE("the bits of cold tokens are read, printed and refused", "[policy]") {
+  const KvFormat some = KvFormat::from_text("int8:3:2", "x");
+  CHECK(some == KvFormat{DType::i8, true, {}, kernels::CoarseBits{3, 2}});
+  CHECK(policy::to_text(some, DType::f16) == "int8, cold 3:2, rotated");
+  CHECK(KvFormat::from_text("int8", "x") == KvFormat::of(DType::i8));
+  CHECK(KvFormat::from_text("auto", "x") == KvFormat{});
+  for (const char* text :
+       {"int8:", "int8:3", "int8:3:", "int8:0:2", "int8:3:5", "int8:33:2", "int8:3:2:1", "int8:a:2"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(KvFormat::from_text(text, "--kv-dtype"),
+                      Contains("--kv-dtype: the bits of cold keys") && Contains(text));
+  }
+  CHECK_THROWS_WITH(policy::check(KvFormat::from_text("int4:3:2", "x"), "x"), Contains("give --kv-dtype int8"));
+  policy::Policy whole;
+  whole.kv_format = some;
+  CHECK(PartialPolicy::from_json(whole.to_json(), "p.json").kv_format == some);
+  const auto json = nlohmann::json::parse(R"({"kv": {"dtype": "int8", "coarse": {"keys": 5, "values": 2}}})");
+  CHECK_THROWS_WITH(PartialPolicy::from_json(json, "p.json"), Contains("keys"));
+}
+
+TEST_CASE("a footprint counts cold slots to the byte", "[policy]") {
+  const Retention retention = Retention::from_text("h2o:0.1:0.1:cold=1.0");
+  const test::Made made(test::decoder(2, 512, 8, 1000), 60, 40, 4, test::machine_of({}, {1 << 30, 1 << 30, 0}),
+                        retention);
+  policy::Policy policy{.gpu_batch_size = 2, .num_gpu_batches = 2, .retention = retention};
+  policy.kv_format = KvFormat::from_text("int8:3:2", "x");
+  const policy::Footprint print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
+  const std::uint64_t heads = 2u * static_cast<unsigned>(made.model.kv_heads),
+                      dim = static_cast<unsigned>(made.model.head_dim);
+  REQUIRE(dim == 64);
+  const std::uint64_t fine = 21 * 2 * (dim + 4), cold = 79 * (dim * 3 / 8 + 4 + dim * 2 / 8 + 4), each = 100 * 8 + 4;
+  const std::uint64_t bytes = heads * (fine + cold + each);
+  CHECK(print.kv_buffer_bytes(0) >= bytes);
+  CHECK(print.kv_buffer_bytes(0) < bytes + 4096 + 8 * 64);
+  policy.kv_format = KvFormat::of(DType::f16);
+  CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, made.sizing), Contains("int8"));
+  policy.kv_format = KvFormat::of(DType::i8);
+  policy::SizingInputs on_gpu = made.sizing;
+  on_gpu.attends_cold = false;
+  CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, on_gpu), Contains("--backend cpu"));
+}
