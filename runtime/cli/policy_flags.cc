@@ -6,6 +6,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/policy_flags.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 namespace {
@@ -134,9 +135,11 @@ void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const
 }
 
 /// Applies the flags for weights to `policy`.
-void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
+void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
+  if (name.empty() && !policy.weight_format && !weight_arithmetic.empty() && !model.empty())
+    policy.weight_format = format_of(read_model_spec(model).quantisation, std::nullopt, model);
   // A detail applies to those acceptable formats that have it.
   auto all = other_weight_formats();
   all.insert(all.begin(), policy.weight_format);
@@ -147,7 +150,9 @@ void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
     return policy::arithmetic_named(weight_arithmetic, format->dtype).has_value();
   };
   if (!weight_arithmetic.empty() && std::none_of(all.begin(), all.end(), knows)) {
-    if (all.empty()) throw UsageError("--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16");
+    if (all.empty())
+      throw UsageError(
+          "--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16, and for models that are quantised");
     policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // refuses it
   }
   set_details(policy.weight_format);
@@ -197,7 +202,7 @@ void set_coarse_bits(policy::PartialPolicy& policy) {
 
 }  // namespace
 
-policy::PartialPolicy PolicyFlags::policy() const {
+policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) const {
   policy::PartialPolicy file, flags;
   if (!policy_file.empty()) {
     file = policy::PartialPolicy::from_json(read_json("--policy", policy_file), policy_file);
@@ -226,7 +231,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (no_overlap) flags.overlap = false;
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
-  set_weight_format(both);
+  set_weight_format(both, model);
   set_coarse_bits(both);
   policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys" : policy_file + ": kv");
   return both;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,9 @@ struct PolicyFlags {
   void add_to(CLI::App& app);
   /// Adds --or-kv-dtype and --or-weight-dtype, for commands that plan.
   void add_choices_to(CLI::App& app);
-  /// The policy of the file and the flags; a flag overrides the file. Throws UsageError.
-  policy::PartialPolicy policy() const;
+  /// The policy of the file and the flags; a flag overrides the file. Without --weight-dtype, --weight-arithmetic is
+  /// for the format in which `model` is stored. Throws UsageError, and what read_model_spec() throws.
+  policy::PartialPolicy policy(const std::filesystem::path& model) const;
   /// The formats of --or-kv-dtype, with --kv-keys applied, and of --or-weight-dtype, with --weight-group and
   /// --weight-arithmetic applied. Throw UsageError.
   std::vector<policy::KvFormat> other_kv_formats() const;
@@ -42,7 +44,7 @@ struct PolicyFlags {
   void set_details(policy::KvFormat& format) const;
   std::array<std::optional<std::uint64_t>, 3> memory() const;
   void set_details(std::optional<policy::WeightFormat>& format) const;
-  void set_weight_format(policy::PartialPolicy& policy) const;
+  void set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model) const;
 };
 
 }  // namespace weft::runtime

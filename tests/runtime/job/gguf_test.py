@@ -61,6 +61,16 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.answers(packed)[0], own)
 
+    def test_arithmetic_is_chosen_for_what_the_file_holds(self):
+        wanted, _ = self.answers(GGUF / "llama-mixed", "--dtype", "float32")
+        exact, _ = self.answers(GGUF / "llama-mixed.gguf", "--dtype", "float32", "--weight-arithmetic", "exact", "--report",
+                                self.folder / "report.json")
+        self.assertEqual(exact, wanted)
+        self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "exact")
+        self.refused(USAGE, ["is only for --weight-dtype int8, int4 and bfloat16, and for models that are quantised"],
+                     "generate", "--model", GGUF / "llama-f16.gguf", "--input", self.folder / "in.jsonl", "--output",
+                     self.folder / "none.jsonl", "--weight-arithmetic", "exact")
+
     def test_a_vocabulary_alone_gives_its_ids(self):
         self.refused(DATA, ["has no matrix 'token_embd.weight', so it holds no model"], "plan", "--model", GGUF / "vocab-llama2.gguf",
                      "--prompt-len", "8", "--gen-len", "8")
