@@ -117,7 +117,7 @@ TEST_CASE("prompts are computed in chunks that fill the device, and no larger th
 TEST_CASE("a long prompt takes memory for its hidden states, and for its keys and values in one layer", "[policy]") {
   Setting setting;
   const auto print_of = [&](std::int64_t prompt, int batch, std::optional<std::int64_t> tokens = {}) {
-    setting.work = {.requests = 8, .longest_prompt = prompt, .slots = 100, .longest_generation = 2};
+    setting.work = {.requests = batch, .longest_prompt = prompt, .slots = 100, .longest_generation = 2};
     Policy policy;
     policy.gpu_batch_size = batch;
     policy.max_batched_tokens = tokens;
