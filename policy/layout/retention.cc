@@ -119,8 +119,8 @@ LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation, const 
 LayerSlots Retention::cold_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
   return count_slots(prompt, generation, windows, [prompt](const kernels::Keep& keep, std::int64_t most) {
     // With `once` later tokens stay fine, and only the prompt's become cold.
-    const std::int64_t of = keep.spare > 0 ? std::min(prompt, most) : most;
-    return std::clamp<std::int64_t>(of - keep.of_prompt(), 0, keep.cold);
+    const std::int64_t tokens = keep.spare > 0 ? std::min(prompt, most) : most;
+    return std::clamp<std::int64_t>(tokens - keep.of_prompt(), 0, keep.cold);
   });
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/attention/cpu/attend.h"
 #include "kernels/attention/cpu/levels.h"
 #include "kernels/attention/cpu/rest.h"
+#include "kernels/attention/cpu/victims.h"
 
 namespace weft::kernels {
 
