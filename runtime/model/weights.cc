@@ -111,6 +111,7 @@ void Weights::take(const policy::ModelSpec& model, Placed& tensor) const {
   StoredTensor stored = stored_tensor(model, tensor.spec, *checkpoint_);
   tensor.matrix = std::move(stored.matrix);
   tensor.source = stored.info;
+  tensor.spec.first_row += stored.first_row;
   if (tensor.source)
     tensor.file_offset =
         tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
