@@ -224,6 +224,19 @@ UnitViews Weights::views(std::size_t unit, const std::byte* base, int expert) co
   return views;
 }
 
+std::vector<ByteRange> Weights::ranges_of(std::size_t unit, const std::vector<bool>& wanted) const {
+  std::vector<ByteRange> ranges;
+  const Placed* before = nullptr;
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    const bool reads = wanted[static_cast<std::size_t>(tensor.spec.expert)];
+    // Gaps between tensors are read too, where both are.
+    if (reads && before) ranges.back().end = tensor.offset + tensor.bytes();
+    else if (reads) ranges.push_back({tensor.offset, tensor.offset + tensor.bytes()});
+    before = reads ? &tensor : nullptr;
+  }
+  return ranges;
+}
+
 std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const offload::FileId> files) const {
   if (packed_) return {packed_->part(unit, files)};
   std::vector<offload::FilePart> parts;

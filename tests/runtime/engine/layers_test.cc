@@ -154,7 +154,7 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
           break;
         case policy::Sublayer::Kind::mlp:
           layers.mlp(sub.layer, unit, hidden, routed, *stream);
-          routing.chosen(routed, *stream);
+          routing.chosen(routed, 1, *stream);
           break;
         case policy::Sublayer::Kind::experts:
           for (int e = 0; e < sub.experts; ++e)
