@@ -35,6 +35,14 @@ struct AddRows {
   std::span<const float> factor;
 };
 
+/// x = g / (1 + exp(-slope * g)) * (1 + u), where g is x, but at most limit, and u is y, held within +-limit (gpt-oss).
+///   x, y [rows, cols] activations of one type
+struct ClampedGate {
+  View x;
+  ConstView y;
+  float slope = 1, limit = 1;
+};
+
 /// x[r] *= 1 / (1 + exp(-gate[r])).   x [rows, cols] f32;  gate [rows, 1] f32
 struct GateRows {
   View x;

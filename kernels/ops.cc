@@ -133,6 +133,17 @@ void check(const AddRows& op) {
   c.ids("to row", op.to, op.x.rows, "");
 }
 
+void check(const ClampedGate& op) {
+  const Checker c{"clamped_gate"};
+  c.sound("x", op.x);
+  c.like("y", op.y, "x", op.x);
+  c.of_float_type("x", op.x);
+  c.of_type("y", op.y, op.x.dtype);
+  if (!std::isfinite(op.slope) || !std::isfinite(op.limit) || op.limit <= 0)
+    c.refuse("slope is " + std::to_string(op.slope) + " and limit " + std::to_string(op.limit) +
+             ", wanted finite numbers, the limit positive");
+}
+
 void check(const GateRows& op) {
   const Checker c{"gate_rows"};
   c.sound("x", op.x);

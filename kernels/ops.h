@@ -156,6 +156,7 @@ struct UnpackWeights {
   X(Route)                 \
   X(AddRows)               \
   X(GateRows)              \
+  X(ClampedGate)           \
   X(PrefillAttention)      \
   X(ColumnSums)            \
   X(KeepPrompt)            \

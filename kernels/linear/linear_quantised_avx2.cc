@@ -14,7 +14,7 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: distance of prefetches from memory
-constexpr int kMostRows = 4;
+constexpr int kMostRows = 6;
 constexpr std::int64_t kSafeLines = 4;  // lines whose products fit 16 bits
 
 __m256i quad_of(const std::int8_t* x) {
@@ -24,6 +24,13 @@ __m256i quad_of(const std::int8_t* x) {
 }
 __m256 halves_to_floats(const char* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+/// sum += product, at this place in the order: the compiler would add products to each other first and run out of
+/// registers for them.
+[[gnu::always_inline]] inline void add_here(__m256i& sum, __m256i product) {
+  sum = _mm256_add_epi16(sum, product);
+  asm("" : "+x"(sum));
 }
 
 /// dot[i] += the products of `lines` lines, at most kSafeLines, with row i.
@@ -39,9 +46,8 @@ template <int Rows, bool Four>
     const __m256i second = _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves);
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
       const __m256i a = quad_of(x + i * kQuad), b = Four ? quad_of(x + (Rows + i) * kQuad) : a;
-      low[i] = _mm256_add_epi16(low[i], _mm256_maddubs_epi16(first, a));
-      if constexpr (Four) low[i] = _mm256_add_epi16(low[i], _mm256_maddubs_epi16(second, b));
-      else high[i] = _mm256_add_epi16(high[i], _mm256_maddubs_epi16(second, b));
+      add_here(low[i], _mm256_maddubs_epi16(first, a));
+      add_here(Four ? low[i] : high[i], _mm256_maddubs_epi16(second, b));
     }
     x += (Four ? 2 : 1) * Rows * kQuad;
   }
@@ -121,6 +127,8 @@ constexpr IntegerKernels make_kernels() {
   kernels.tile4[1] = tile<2, true>, kernels.tile8[1] = tile<2, false>;
   kernels.tile4[2] = tile<3, true>, kernels.tile8[2] = tile<3, false>;
   kernels.tile4[3] = tile<4, true>, kernels.tile8[3] = tile<4, false>;
+  kernels.tile4[4] = tile<5, true>, kernels.tile8[4] = tile<5, false>;
+  kernels.tile4[5] = tile<6, true>, kernels.tile8[5] = tile<6, false>;
   kernels.quantise = quantise;
   return kernels;
 }

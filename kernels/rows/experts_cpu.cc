@@ -101,6 +101,23 @@ void CpuOps::run(const AddRows& op, Stream&) const {
   });
 }
 
+void CpuOps::run(const ClampedGate& op, Stream&) const {
+  check(op);
+  require_f32("clamped_gate", {{"x", op.x}});
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      float* __restrict x = row_of(op.x, r);
+      const float* __restrict y = row_of(op.y, r);
+      for (std::int64_t c = 0; c < op.x.cols; ++c) {  // comparisons leave NaN what it is
+        const float g = x[c] > op.limit ? op.limit : x[c];
+        const float u = y[c] > op.limit ? op.limit : y[c] < -op.limit ? -op.limit : y[c];
+        x[c] = g / (1 + std::exp(-op.slope * g)) * (1 + u);
+      }
+    }
+  });
+}
+
 void CpuOps::run(const GateRows& op, Stream&) const {
   check(op);
   ThreadPool::Turn turn(pool_);

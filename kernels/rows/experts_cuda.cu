@@ -145,6 +145,20 @@ __global__ void __launch_bounds__(kThreads)
     x[c] *= by;
 }
 
+/// A row per blockIdx.x. Comparisons leave NaN what it is.
+template <class T>
+__global__ void __launch_bounds__(kThreads) clamped_gate(T* x, std::int64_t x_stride, const T* y, std::int64_t y_stride,
+                                                         std::int64_t cols, float slope, float limit) {
+  x += blockIdx.x * x_stride, y += blockIdx.x * y_stride;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols;
+       c += std::int64_t{gridDim.y} * kThreads) {
+    float g = to_float(x[c]), u = to_float(y[c]);
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    x[c] = from_float<T>(g / (1 + expf(-slope * g)) * (1 + u));
+  }
+}
+
 dim3 grid_of_rows(std::int64_t rows, std::int64_t cols) {
   return {static_cast<unsigned>(rows), static_cast<unsigned>(std::clamp<std::int64_t>(cols / (4 * kThreads), 1, 64))};
 }
@@ -169,6 +183,16 @@ void CudaOps::run(const AddRows& op, Stream& any) const {
   const float* const factor = stream.upload(op.factor);
   launch(add_rows, grid_of_rows(op.y.rows, op.y.cols), kThreads, 0, stream, static_cast<float*>(op.x.data), op.x.stride,
          static_cast<const float*>(op.y.data), op.y.stride, to, factor, op.y.cols);
+}
+
+void CudaOps::run(const ClampedGate& op, Stream& any) const {
+  check(op);
+  if (op.x.rows == 0 || op.x.cols == 0) return;
+  with_float_type(op.x.dtype, [&]<class T>() {
+    launch(clamped_gate<T>, grid_of_rows(op.x.rows, op.x.cols), kThreads, 0, static_cast<CudaStream&>(any),
+           static_cast<T*>(op.x.data), op.x.stride, static_cast<const T*>(op.y.data), op.y.stride, op.x.cols, op.slope,
+           op.limit);
+  });
 }
 
 void CudaOps::run(const GateRows& op, Stream& any) const {

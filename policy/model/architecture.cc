@@ -142,8 +142,10 @@ constexpr std::array kDecoderSteps{
     StepRow{Stage::mlp,
             {.op = StepOp::norm, .in = Value::branch, .out = Value::branch, .weight = Role::mlp_norm},
             When::branch_norm},
-    StepRow{Stage::mlp, {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual}, When::scaled_residual},
-    StepRow{Stage::mlp, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::shaped_branch},
+    StepRow{Stage::mlp,
+            {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual},
+            When::dense_scaled_residual},
+    StepRow{Stage::mlp, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::gated_shaped_branch},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,
@@ -169,9 +171,13 @@ constexpr std::array kDecoderSteps{
             When::post_norm},
 
     StepRow{Stage::mlp,
-            {.op = StepOp::linear, .in = Value::mlp_input, .out = Value::router_logits, .weight = Role::router},
+            {.op = StepOp::linear,
+             .in = Value::mlp_input,
+             .out = Value::router_logits,
+             .weight = Role::router,
+             .bias = Role::router_bias},
             When::sparse},
-    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .bias = Role::router_bias}, When::sparse},
+    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .bias = Role::score_bias}, When::sparse},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,
@@ -208,14 +214,35 @@ constexpr std::array kDecoderSteps{
              .in = Value::expert_input,
              .out = Value::expert_gate,
              .weight = Role::gate_weight,
+             .bias = Role::gate_bias,
              .activation = true},
+            When::plain_experts},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear,
+             .in = Value::expert_input,
+             .out = Value::expert_gate,
+             .weight = Role::gate_weight,
+             .bias = Role::gate_bias},
+            When::clamped_experts},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear,
+             .in = Value::expert_input,
+             .out = Value::expert_up,
+             .weight = Role::up_weight,
+             .bias = Role::up_bias},
             When::sparse},
     StepRow{Stage::expert,
-            {.op = StepOp::linear, .in = Value::expert_input, .out = Value::expert_up, .weight = Role::up_weight},
-            When::sparse},
-    StepRow{Stage::expert, {.op = StepOp::multiply, .in = Value::expert_up, .out = Value::expert_gate}, When::sparse},
+            {.op = StepOp::multiply, .in = Value::expert_up, .out = Value::expert_gate},
+            When::plain_experts},
     StepRow{Stage::expert,
-            {.op = StepOp::linear, .in = Value::expert_gate, .out = Value::expert_output, .weight = Role::down_weight},
+            {.op = StepOp::clamped_gate, .in = Value::expert_up, .out = Value::expert_gate},
+            When::clamped_experts},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear,
+             .in = Value::expert_gate,
+             .out = Value::expert_output,
+             .weight = Role::down_weight,
+             .bias = Role::down_bias},
             When::sparse},
     StepRow{Stage::expert, {.op = StepOp::add_routed, .in = Value::expert_output, .out = Value::hidden}, When::sparse},
 
@@ -271,6 +298,8 @@ const std::array kArchitectures{
     Architecture{"olmoe", olmoe_tensors(), kDecoderSteps, kLlamaPrefixes, olmoe_from_config},
     Architecture{"qwen2_moe", qwen_moe_tensors(), kDecoderSteps, kLlamaPrefixes, qwen2_moe_from_config},
     Architecture{"qwen3_moe", qwen_moe_tensors(), kDecoderSteps, kLlamaPrefixes, qwen3_moe_from_config},
+    Architecture{"gpt_oss", gpt_oss_tensors(), kDecoderSteps, kLlamaPrefixes, gpt_oss_from_config},
+    Architecture{"granitemoe", granite_moe_tensors(), kDecoderSteps, kLlamaPrefixes, granite_moe_from_config},
     Architecture{"glm4_moe", glm4_moe_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_moe_from_config},
 };
 
@@ -323,6 +352,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::post_norm: return !model.pre_norm && !model.branch_norm;
     case When::branch_norm: return model.branch_norm;
     case When::scaled_residual: return model.residual_scale != 1;
+    case When::dense_scaled_residual: return model.residual_scale != 1 && !sparse;
     case When::plain_branch: return !shaped;
     case When::shaped_branch: return shaped;
     case When::gated_plain_branch: return model.gated_mlp && !shaped && !sparse;
@@ -334,10 +364,13 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::gated_mlp: return model.gated_mlp && !sparse;
     case When::plain_mlp: return !model.gated_mlp && !sparse;
     case When::sparse: return sparse;
-    case When::router_bias: return sparse && model.experts.bias;
+    case When::score_bias: return sparse && model.experts.score_bias;
     case When::shared_expert: return sparse && model.experts.shared_ffn > 0;
     case When::gated_shared_expert: return sparse && model.experts.shared_ffn > 0 && model.experts.shared_gate;
     case When::plain_shared_expert: return sparse && model.experts.shared_ffn > 0 && !model.experts.shared_gate;
+    case When::biased_experts: return sparse && model.experts.biases;
+    case When::plain_experts: return sparse && model.experts.gate_limit == 0;
+    case When::clamped_experts: return sparse && model.experts.gate_limit != 0;
   }
   return false;
 }

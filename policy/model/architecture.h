@@ -59,8 +59,9 @@ enum class When : std::uint8_t {
   own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
   branch_norm,
   scaled_residual,
-  plain_branch,   ///< a sublayer's addition to the hidden states is added as it is
-  shaped_branch,  ///< it is normed or scaled before
+  dense_scaled_residual,  ///< likewise, in a layer without experts
+  plain_branch,           ///< a sublayer's addition to the hidden states is added as it is
+  shaped_branch,          ///< it is normed or scaled before
   gated_plain_branch,
   gated_shaped_branch,
   scaled_embedding,
@@ -69,12 +70,22 @@ enum class When : std::uint8_t {
   gated_mlp,  ///< likewise, of a layer without experts
   plain_mlp,
   sparse,  ///< a layer with experts
-  router_bias,
+  score_bias,
   shared_expert,
   gated_shared_expert,
   plain_shared_expert,
+  biased_experts,
+  plain_experts,    ///< experts that gate as other mlps do
+  clamped_experts,  ///< kernels::ClampedGate
 };
 bool applies(When when, const ModelSpec& model, int layer);
+
+/// A row of ExpertStack.
+struct StackRow {
+  const char* name = nullptr;  ///< '#' stands for the layer
+  int part = 0, parts = 1;
+  bool alternate = false, transposed = false;
+};
 
 /// One row of an architecture's table of tensors.
 struct TensorRow {
@@ -85,6 +96,7 @@ struct TensorRow {
   Dim rows, cols;
   When when = When::always;
   Dim of_rows = Dim::one, first_row = Dim::one;  ///< as in TensorSpec, if the tensor is a part of one; else one
+  StackRow stack = {};
 };
 
 /// One row of an architecture's table of steps, which lists what each stage computes, in order.
@@ -118,6 +130,8 @@ ModelSpec olmoe_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where);
+ModelSpec gpt_oss_from_config(Fields& fields, const std::string& where);
+ModelSpec granite_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma2_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where);

@@ -167,6 +167,14 @@ ModelSpec olmo3_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
+void granite_factors(Fields& fields, ModelSpec& model) {
+  const auto factor = [&](const char* key) { return static_cast<float>(positive(fields, key, 1e9, 1.0)); };
+  model.embedding_scale = factor("embedding_multiplier");
+  model.residual_scale = factor("residual_multiplier");
+  model.attention_scale = factor("attention_multiplier");
+  model.logit_scale = 1 / factor("logits_scaling");
+}
+
 ModelSpec granite_from_config(Fields& fields, const std::string& where) {
   ModelSpec model = llama_like(fields, where,
                                {.architecture = "granite",
@@ -183,11 +191,7 @@ ModelSpec granite_from_config(Fields& fields, const std::string& where) {
                                 .bos = 1});
   model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = flag(fields, "mlp_bias", false);
-  const auto factor = [&](const char* key) { return static_cast<float>(positive(fields, key, 1e9, 1.0)); };
-  model.embedding_scale = factor("embedding_multiplier");
-  model.residual_scale = factor("residual_multiplier");
-  model.attention_scale = factor("attention_multiplier");
-  model.logit_scale = 1 / factor("logits_scaling");
+  granite_factors(fields, model);
   return model;
 }
 

@@ -11,19 +11,28 @@
 namespace weft::policy {
 namespace {
 
+/// A name of a table with its marks replaced.
+std::string numbered(std::string name, int layer, int expert) {
+  for (const auto& [mark, number] : {std::pair{'#', layer}, std::pair{'@', expert}})
+    if (const auto at = name.find(mark); at != std::string::npos) name.replace(at, 1, std::to_string(number));
+  return name;
+}
+
 /// `first`, `count`: the experts of a unit of experts.
 Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer, int first = 0, int count = 1) {
   Unit unit{.kind = kind, .layer = layer, .first_expert = first, .experts = count, .tensors = {}};
   for (int expert = 0; expert < count; ++expert)
     for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
       if (row.unit != kind || !applies(row.when, model, layer)) continue;
-      std::string name = row.name;
-      for (const auto& [mark, number] : {std::pair{'#', layer}, std::pair{'@', first + expert}})
-        if (const auto at = name.find(mark); at != std::string::npos) name.replace(at, 1, std::to_string(number));
-      TensorSpec tensor{row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)};
+      const int of_layer = first + expert;
+      TensorSpec tensor{row.role, row.form, numbered(row.name, layer, of_layer), size_of(row.rows, model),
+                        size_of(row.cols, model)};
       tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model);
       tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model);
-      tensor.expert = expert;
+      tensor.expert = expert, tensor.of_layer = of_layer;
+      if (row.stack.name)
+        tensor.stack = {numbered(row.stack.name, layer, of_layer), row.stack.part, row.stack.parts, row.stack.alternate,
+                        row.stack.transposed};
       unit.tensors.push_back(std::move(tensor));
     }
   return unit;

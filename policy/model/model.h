@@ -22,7 +22,9 @@ struct Experts {
   int ffn = 0;               ///< width of an expert
   int shared_ffn = 0;        ///< width of the expert that every token passes; 0: there is none
   bool shared_gate = false;  ///< the shared expert's output is gated by a product with the mlp's input
-  bool sigmoid = false, normalise = false, bias = false;  ///< scores; see kernels::Route
+  bool sigmoid = false, normalise = false, score_bias = false;  ///< scores; see kernels::Route
+  bool biases = false;                                          ///< the products of router and experts have biases
+  float gate_slope = 0, gate_limit = 0;  ///< parameters of kernels::ClampedGate; 0: experts gate as other mlps do
   int groups = 1, groups_kept = 1;
   float scale = 1;
   std::vector<bool> sparse = {};  ///< [layers] whether the layer has experts; empty: all have
@@ -126,6 +128,7 @@ enum class Role : std::uint8_t {
   down_bias,
   router,  // of a sparse layer
   router_bias,
+  score_bias,
   shared_gate,
   final_norm_weight,
   final_norm_bias,
@@ -143,6 +146,15 @@ enum class Form : std::uint8_t {
   vector,  ///< [1, cols], near 0: biases, those of norms included
 };
 
+/// A tensor that holds a tensor of every expert of a layer: expert by expert, in each the rows of `parts` matrices, one
+/// matrix after the other.
+struct ExpertStack {
+  std::string name = {};  ///< in the checkpoint, as TensorSpec::name; empty: there is none
+  int part = 0, parts = 1;
+  bool alternate = false;   ///< the rows of the parts take turns
+  bool transposed = false;  ///< plain numbers are [columns, rows] in each expert
+};
+
 struct TensorSpec {
   Role role;
   Form form;
@@ -151,6 +163,8 @@ struct TensorSpec {
   std::int64_t of_rows = 0;    ///< rows of the checkpoint's tensor, of which the unit holds `rows`
   std::int64_t first_row = 0;  ///< the first of these
   int expert = 0;              ///< index within the unit, which may have several experts
+  int of_layer = 0;            ///< the expert's index within the layer
+  ExpertStack stack = {};      ///< a tensor that checkpoints may have in the place of `name`
   std::int64_t elements() const { return rows * cols; }
 };
 

@@ -30,6 +30,7 @@ struct RotaryKeys {
   const char* layers = nullptr;  ///< the type of layers whose entry is read, if rope_parameters has one for each type
   bool scaled = true;            ///< false: rope_scaling is of other layers and not read
   bool whole = false;            ///< whole heads turn, whatever `fraction` says, as in transformers
+  const char* absent = nullptr;  ///< JSON that stands for absent rope_parameters
 };
 /// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
 struct RotaryFrequencies {
@@ -51,6 +52,9 @@ std::optional<std::int32_t> bos_from_config(Fields& fields, ModelSpec& model, st
 ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults);
 /// The keys of Llama and the families made after it. Of the defaults, those for norms, biases and factors stay.
 ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {});
+
+/// Reads Granite's factors.
+void granite_factors(Fields& fields, ModelSpec& model);
 
 /// Reads sliding_window, `fallback` if it is absent. Returns 0 for null.
 int window_from_config(Fields& fields, std::int64_t fallback);

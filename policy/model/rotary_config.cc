@@ -111,6 +111,11 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
     read(*nested, "rope_theta", "partial_rotary_factor");
     type = nested->text("rope_type", nested->text("type", type));
   }
+  const nlohmann::json absent = keys.absent && !nested ? nlohmann::json::parse(keys.absent) : nlohmann::json();
+  if (absent.is_object()) {
+    nested.emplace(absent, where + ": the default of rope_parameters", Blame::data);
+    type = nested->text("rope_type");
+  }
   if (keys.whole && fraction != 1) {
     fraction = 1;
     model.notes.emplace_back("partial_rotary_factor is not used: whole heads turn in models of this type");

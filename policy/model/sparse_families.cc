@@ -20,6 +20,10 @@ void experts_from_config(Fields& fields, ModelSpec& model, const char* count, st
     fields.refuse_field("num_experts_per_tok", "at most the " + std::to_string(model.experts.count) + " experts");
 }
 
+constexpr const char* kYarnOfGptOss =
+    R"({"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": false,
+        "original_max_position_embeddings": 4096})";
+
 /// All layers have experts but those of `mlp_only_layers`, and with decoder_sparse_step N only every Nth.
 void sparse_layers_of_qwen(Fields& fields, ModelSpec& model) {
   const std::int64_t step = fields.integer("decoder_sparse_step", 1, INT32_MAX, 1);
@@ -146,6 +150,59 @@ ModelSpec qwen3_moe_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
+ModelSpec gpt_oss_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "gpt_oss",
+                                .layers = 36,
+                                .hidden = 2880,
+                                .ffn = 2880,
+                                .heads = 64,
+                                .kv_heads = 8,
+                                .head_dim = 64,
+                                .vocab = 201088,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {},
+                                .bos = {}},
+                               {.default_theta = 150000, .whole = true, .absent = kYarnOfGptOss});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", true);
+  model.sinks = true;
+  model.windows =
+      layer_windows(fields, model, window_from_config(fields, 128), [](int layer) { return layer % 2 == 0; });
+  experts_from_config(fields, model, fields.has("num_local_experts") ? "num_local_experts" : "num_experts", 128, 4);
+  model.experts.ffn = model.ffn;
+  model.experts.normalise = model.experts.biases = true;
+  model.experts.gate_slope = static_cast<float>(positive(fields, "swiglu_alpha", 1e3, 1.702));
+  model.experts.gate_limit = static_cast<float>(positive(fields, "swiglu_limit", 1e6, 7.0));
+  return model;
+}
+
+ModelSpec granite_moe_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "granitemoe",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 11008,
+                                .heads = 32,
+                                .vocab = 32000,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {2},
+                                .bos = 1},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  granite_factors(fields, model);
+  experts_from_config(fields, model, "num_local_experts", 8, 2);
+  model.experts.ffn = model.ffn;
+  model.experts.normalise = true;
+  model.experts.scale = model.residual_scale;
+  return model;
+}
+
 ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where) {
   ModelSpec model = llama_like(fields, where,
                                {.architecture = "glm4_moe",
@@ -169,7 +226,7 @@ ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where) {
   Experts& experts = model.experts;
   experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
   experts.shared_ffn = experts.ffn * positive_int(fields, "n_shared_experts", 64, 1);
-  experts.sigmoid = experts.bias = true;
+  experts.sigmoid = experts.score_bias = true;
   experts.normalise = flag(fields, "norm_topk_prob", true);
   experts.scale = static_cast<float>(positive(fields, "routed_scaling_factor", 1e9, 1.0));
   experts.groups = positive_int(fields, "n_group", experts.count, 1);

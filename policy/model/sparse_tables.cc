@@ -14,6 +14,14 @@ constexpr TensorRow expert(Role role, const char* name) {
   return matrix(kExperts, role, name, down ? Dim::hidden : Dim::expert_ffn, down ? Dim::expert_ffn : Dim::hidden,
                 When::sparse);
 }
+/// The same in a tensor of all experts.
+constexpr TensorRow in_stack(TensorRow row, StackRow stack) {
+  row.stack = stack;
+  return row;
+}
+constexpr TensorRow expert_bias(Role role, const char* name, Dim width) {
+  return bias(kExperts, role, name, width, When::biased_experts);
+}
 constexpr TensorRow shared(Role role, const char* name) {
   const bool down = role == Role::down_weight;
   return matrix(kMlp, role, name, down ? Dim::hidden : Dim::shared_ffn, down ? Dim::shared_ffn : Dim::hidden,
@@ -26,9 +34,14 @@ constexpr TensorRow dense(TensorRow row) {
 
 constexpr TensorRow kRouter =
     matrix(kMlp, Role::router, "layers.#.mlp.gate.weight", Dim::experts, Dim::hidden, When::sparse);
-constexpr TensorRow kExpertGate = expert(Role::gate_weight, "layers.#.mlp.experts.@.gate_proj.weight");
-constexpr TensorRow kExpertUp = expert(Role::up_weight, "layers.#.mlp.experts.@.up_proj.weight");
-constexpr TensorRow kExpertDown = expert(Role::down_weight, "layers.#.mlp.experts.@.down_proj.weight");
+constexpr const char *kGateUpStack = "layers.#.mlp.experts.gate_up_proj",
+                     *kDownStack = "layers.#.mlp.experts.down_proj";
+constexpr TensorRow kExpertGate =
+    in_stack(expert(Role::gate_weight, "layers.#.mlp.experts.@.gate_proj.weight"), {kGateUpStack, 0, 2});
+constexpr TensorRow kExpertUp =
+    in_stack(expert(Role::up_weight, "layers.#.mlp.experts.@.up_proj.weight"), {kGateUpStack, 1, 2});
+constexpr TensorRow kExpertDown =
+    in_stack(expert(Role::down_weight, "layers.#.mlp.experts.@.down_proj.weight"), {kDownStack});
 
 constexpr std::array kMixtral{
     embedding("embed_tokens.weight"),
@@ -39,9 +52,9 @@ constexpr std::array kMixtral{
     kO,
     kMlpInputNorm,
     matrix(kMlp, Role::router, "layers.#.block_sparse_moe.gate.weight", Dim::experts, Dim::hidden, When::sparse),
-    expert(Role::gate_weight, "layers.#.block_sparse_moe.experts.@.w1.weight"),
-    expert(Role::up_weight, "layers.#.block_sparse_moe.experts.@.w3.weight"),
-    expert(Role::down_weight, "layers.#.block_sparse_moe.experts.@.w2.weight"),
+    in_stack(expert(Role::gate_weight, "layers.#.block_sparse_moe.experts.@.w1.weight"), {kGateUpStack, 0, 2}),
+    in_stack(expert(Role::up_weight, "layers.#.block_sparse_moe.experts.@.w3.weight"), {kGateUpStack, 1, 2}),
+    in_stack(expert(Role::down_weight, "layers.#.block_sparse_moe.experts.@.w2.weight"), {kDownStack}),
     kFinalNorm,
     head("lm_head.weight"),
 };
@@ -115,7 +128,7 @@ constexpr std::array kGlm4Moe{
     dense(kUp),
     dense(kDown),
     kRouter,
-    bias(kMlp, Role::router_bias, "layers.#.mlp.gate.e_score_correction_bias", Dim::experts, When::router_bias),
+    bias(kMlp, Role::score_bias, "layers.#.mlp.gate.e_score_correction_bias", Dim::experts, When::score_bias),
     shared(Role::gate_weight, "layers.#.mlp.shared_experts.gate_proj.weight"),
     shared(Role::up_weight, "layers.#.mlp.shared_experts.up_proj.weight"),
     shared(Role::down_weight, "layers.#.mlp.shared_experts.down_proj.weight"),
@@ -126,11 +139,62 @@ constexpr std::array kGlm4Moe{
     head("lm_head.weight"),
 };
 
+constexpr std::array kGptOss{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kSinks,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    matrix(kMlp, Role::router, "layers.#.mlp.router.weight", Dim::experts, Dim::hidden, When::sparse),
+    bias(kMlp, Role::router_bias, "layers.#.mlp.router.bias", Dim::experts, When::biased_experts),
+    in_stack(kExpertGate, {kGateUpStack, 0, 2, true, true}),
+    in_stack(expert_bias(Role::gate_bias, "layers.#.mlp.experts.@.gate_proj.bias", Dim::expert_ffn),
+             {"layers.#.mlp.experts.gate_up_proj_bias", 0, 2, true}),
+    in_stack(kExpertUp, {kGateUpStack, 1, 2, true, true}),
+    in_stack(expert_bias(Role::up_bias, "layers.#.mlp.experts.@.up_proj.bias", Dim::expert_ffn),
+             {"layers.#.mlp.experts.gate_up_proj_bias", 1, 2, true}),
+    in_stack(kExpertDown, {kDownStack, 0, 1, false, true}),
+    in_stack(expert_bias(Role::down_bias, "layers.#.mlp.experts.@.down_proj.bias", Dim::hidden),
+             {"layers.#.mlp.experts.down_proj_bias"}),
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kGraniteMoe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    matrix(kMlp, Role::router, "layers.#.block_sparse_moe.router.layer.weight", Dim::experts, Dim::hidden,
+           When::sparse),
+    in_stack(kExpertGate, {"layers.#.block_sparse_moe.input_linear.weight", 0, 2}),
+    in_stack(kExpertUp, {"layers.#.block_sparse_moe.input_linear.weight", 1, 2}),
+    in_stack(kExpertDown, {"layers.#.block_sparse_moe.output_linear.weight"}),
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
 }  // namespace
 
 std::span<const TensorRow> mixtral_tensors() { return kMixtral; }
 std::span<const TensorRow> olmoe_tensors() { return kOlmoe; }
 std::span<const TensorRow> qwen_moe_tensors() { return kQwenMoe; }
 std::span<const TensorRow> glm4_moe_tensors() { return kGlm4Moe; }
+std::span<const TensorRow> gpt_oss_tensors() { return kGptOss; }
+std::span<const TensorRow> granite_moe_tensors() { return kGraniteMoe; }
 
 }  // namespace weft::policy

@@ -153,7 +153,7 @@ double products(const ModelSpec& model, const Step& step, double rows) {
 double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows) {
   if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
   const ValueShape row = shape_of(step.out, model, types, 1);
-  const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
+  const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply || step.op == StepOp::clamped_gate;
   const double read = step.op == StepOp::norm && step.in != step.out
                           ? double(row.cols) * double(size_of(types.activation))
                           : (reads_both ? 2 : 1) * double(row.bytes());

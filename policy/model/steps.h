@@ -34,6 +34,7 @@ enum class StepOp : std::uint8_t {
   route,             ///< chooses each row's experts by in
   gather_routed,     ///< out = the rows of in that chose the expert
   add_routed,        ///< out += in, each row times its weight, at the rows that chose the expert
+  clamped_gate,      ///< out = kernels::ClampedGate of out and in
   gate,              ///< out *= the logistic function of in, a number per row
 };
 

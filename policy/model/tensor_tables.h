@@ -20,5 +20,7 @@ std::span<const TensorRow> mixtral_tensors();
 std::span<const TensorRow> olmoe_tensors();     ///< queries and keys are normed as a whole
 std::span<const TensorRow> qwen_moe_tensors();  ///< Qwen2 and Qwen3
 std::span<const TensorRow> glm4_moe_tensors();
+std::span<const TensorRow> gpt_oss_tensors();      ///< products of experts have biases
+std::span<const TensorRow> granite_moe_tensors();  ///< experts lie in one tensor
 
 }  // namespace weft::policy

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "kernels/error.h"
@@ -102,6 +103,7 @@ void print_quantisation(const ModelSource& source) {
   }
   std::size_t matrices = 0, others = 0;
   std::uint64_t bytes = 0, numbers = 0;
+  std::set<std::string> seen;
   for (const policy::Unit& unit : source.units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
       if (tensor.first_row != 0 || tensor.form == policy::Form::norm) continue;
@@ -111,9 +113,8 @@ void print_quantisation(const ModelSource& source) {
         continue;
       }
       const std::int64_t rows = stored.matrix->rows(), cols = stored.matrix->cols();
-      const MatrixFormat* const format = matrix_format(*source.checkpoint, how, stored.name);
-      for (const TensorNeed& part : format->needs(*source.checkpoint, how, stored.name, rows, cols))
-        bytes += source.checkpoint->find(part.name)->bytes;
+      for (const TensorNeed& part : needs_of(source.spec, tensor, *source.checkpoint))
+        if (seen.insert(part.name).second) bytes += source.checkpoint->find(part.name)->bytes;
       ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
     }
   const bool words = how.dtype == DType::i4 && how.packing != policy::Quantisation::Packing::gguf;

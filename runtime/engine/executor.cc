@@ -49,10 +49,7 @@ Executor::Executor(const policy::Policy& policy, const policy::Footprint& footpr
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
       lanes_(backend), token_choice_(backend, policy.gpu_batch_size),
       resident_(is_resident(footprint.shape) && layers.model().experts.count == 0),
-      packed_(footprint.shape.sublayers.size(), 0) {
-  for (int batch = 0; layers.model().experts.count > 0 && batch < footprint.shape.batches; ++batch)
-    routing_.emplace_back(layers.model().experts, backend);
-}
+      routing_(footprint.shape, layers.model().experts, backend), packed_(footprint.shape.sublayers.size(), 0) {}
 
 std::uint32_t Executor::sweeps_ahead() const {
   const Places& places = run_->places;
@@ -73,6 +70,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
                             .observation = layers_.retention().observation,
                             .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
+  routing_.forget();
   prefill_ops_ = 0;
   const Totals before = totals();
   const double begin = lanes_.now();
@@ -248,7 +246,7 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
       ++prefill_ops_;
     if (ends_step(op)) finish_step(op.batch, stream);
     if (op.kind != Op::Kind::compute) {
-      const std::uint64_t bytes = storage_.move(op, stream);
+      const std::uint64_t bytes = move(op, stream);
       lane_bytes_[static_cast<std::size_t>(op.lane)] += bytes;
       if (traced_) traced_bytes_[static_cast<std::size_t>(&op - traced_)] = bytes;
     }
@@ -256,6 +254,11 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
     run_->failed = true;
     throw;
   }
+}
+
+std::uint64_t Executor::move(const Op& op, kernels::Stream& stream) {
+  const std::vector<bool> wanted = routing_.wanted(op, [this](int batch) { return run_->places.alive(batch); });
+  return wanted.empty() ? storage_.move(op, stream) : storage_.move_experts(op, wanted, stream);
 }
 
 void Executor::compute(const Op& op, kernels::Stream& stream) {
@@ -304,11 +307,11 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
         const RoutedBatch routed = storage_.routed(op, rows.rows());
         layers_.mlp(sub.layer, unit, hidden, routed, stream);
         if (footprint_.shape.sublayers[op.subject + 1].kind == Sublayer::Kind::experts)
-          routing_[static_cast<std::size_t>(batch)].chosen(routed, stream);
+          routing_.of(batch).chosen(routed, routing_.when(op.sweep, sub.layer), stream);
       }
       break;
     case Sublayer::Kind::experts: {
-      Routing& routing = routing_[static_cast<std::size_t>(batch)];
+      Routing& routing = routing_.of(batch);
       const View input = storage_.routed(op, rows.rows()).mlp_input;
       for (int expert = 0; expert < sub.experts; ++expert)
         if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())

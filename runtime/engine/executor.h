@@ -108,6 +108,8 @@ class Executor {
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
+  /// Moves the buffer of a load or store: of a unit of experts those that rows chose, if all routers have run in time.
+  std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
   /// Whether no gpu batch of the present sweep has more rows for a product of the sublayer than Backend::packed_rows().
   bool few_rows(const policy::Sublayer& sub) const;
   /// Unpacks the unit of an op that does so, and puts unpacked matrices in the place of packed ones. `units` has an
@@ -134,8 +136,8 @@ class Executor {
   offload::Lanes lanes_;
   TokenChoice token_choice_;
   const bool resident_;
-  std::vector<Routing> routing_;  // [batches] empty: all layers are dense
-  std::unique_ptr<Run> run_;      // the current run, or the last
+  BlockRouting routing_;
+  std::unique_ptr<Run> run_;  // the current run, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::atomic<std::uint64_t> prefill_ops_{0};  // compute ops done in the first sweep of the current run
   std::vector<offload::Ticket> tickets_;

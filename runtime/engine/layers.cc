@@ -171,6 +171,8 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::gather_routed:
       return ops_.run(kernels::Gather{.table = in, .ids = chunk.routed.rows, .to = {}, .out = out}, stream);
     case StepOp::add_routed: return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);
+    case StepOp::clamped_gate:
+      return ops_.run(kernels::ClampedGate{out, in, model_.experts.gate_slope, model_.experts.gate_limit}, stream);
     case StepOp::gate: return ops_.run(kernels::GateRows{out, in}, stream);
     case StepOp::attend: break;  // done by prefill() and decode(), which know the KV cache
   }

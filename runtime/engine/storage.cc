@@ -235,6 +235,28 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   return bytes;
 }
 
+std::uint64_t Storage::move_experts(const Op& op, const std::vector<bool>& wanted, kernels::Stream& stream) {
+  const BufferId id = buffer(op.subject);
+  const std::vector<ByteRange> ranges = weights_.ranges_of(op.subject, wanted);
+  std::uint64_t bytes = 0;
+  for (const ByteRange& range : ranges) bytes += range.end - range.begin;
+  if (op.lane == offload::Lane::disk_read) {
+    std::byte* const to =
+        buffers_.slot(footprint_.shape.disk_reads_device ? unit_window_ : unit_staging_, static_cast<int>(op.to));
+    std::vector<offload::BufferStore::PartRead> parts;
+    for (const ByteRange& range : ranges) parts.push_back({range.begin, range.end - range.begin, to + range.begin});
+    if (!parts.empty()) buffers_.read_parts(id, parts);
+    return bytes;
+  }
+  // A unit that was read from a file lies in staging as it does in the file.
+  const std::byte* const from =
+      place(op.subject, op.from, unit_staging_) - (buffers_.home(id) == Tier::disk ? 0 : shift(op.subject));
+  std::byte* const to = place(op.subject, op.to, unit_window_) - shift(op.subject);
+  for (const ByteRange& range : ranges)
+    backend_.copy(to + range.begin, from + range.begin, range.end - range.begin, stream);
+  return bytes;
+}
+
 std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
   const Exchange device = exchange(op.batch, false), host = exchange(op.batch, true);
   const std::int64_t rows = begun_[op.batch];

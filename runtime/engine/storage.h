@@ -53,6 +53,8 @@ class Storage : public TableRows {
   bool reads_copy() const { return reads_files(true); }
   /// Runs a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
+  /// The same for a load of a unit of experts of which only some are used. `wanted` has an entry for each of them.
+  std::uint64_t move_experts(const policy::Op& op, const std::vector<bool>& wanted, kernels::Stream& stream);
 
   UnitViews unit(int unit, std::uint32_t slot, int expert = 0) const;
   /// Room for the quantised matrices of the sublayer's unit once unpacked, by role, for each of its experts; a view is

@@ -78,6 +78,7 @@ class ConfigMaker {
     add_rotary();
     if (architecture_.windows) add_windows();
     if (architecture_.scales) add_scales();
+    if (architecture_.experts) add_experts();
     if (family_ == "gemma3_text") add_gemma3();
     if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
     if (family_ == "glm4") config_["attention_bias"] = model_.tensor("blk.0.attn_q.bias") != nullptr;
@@ -99,8 +100,8 @@ class ConfigMaker {
   /// Refuses what changes results and config.json would have a key for that Weft does not know, or that it does not
   /// know in this family.
   void refuse_others() const {
-    if (gguf_.integer(key("expert_count"), 0, kLargest, 0) > 0)
-      gguf_.refuse(GgufFault::bad_metadata, "is a mixture of experts, which Weft does not compute");
+    if (!architecture_.experts && gguf_.integer(key("expert_count"), 0, kLargest, 0) > 0)
+      gguf_.refuse(GgufFault::bad_metadata, "is a mixture of experts, which Weft does not compute in this family");
     if (!gguf_.boolean(key("attention.causal"), true))
       gguf_.refuse(GgufFault::bad_metadata, "lets tokens attend to those that follow, which Weft does not compute");
     if (architecture_.scales && !gguf_.boolean(key("rope.scaling.finetuned"), true))
@@ -112,6 +113,9 @@ class ConfigMaker {
     refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
             "attention.temperature_scale", "attn_logit_softcapping", "nextn_predict_layers", "rope.dimension_sections",
             "embedding_length_per_layer_input", "rope.global.freq_base", "rope.local.freq_base"});
+    refuse({"expert_shared_count", "expert_shared_feed_forward_length", "expert_chunk_feed_forward_length",
+            "expert_group_count", "expert_group_used_count", "expert_weights_scale", "leading_dense_block_count",
+            "moe_every_n_layers"});
     if (!architecture_.scales) refuse({"logit_scale", "residual_scale", "embedding_scale", "attention.scale"});
     if (!architecture_.windows) refuse({"attention.sliding_window"});
     if (architecture_.full_every == 0) refuse({"attention.sliding_window_pattern", "rope.freq_base_swa"});
@@ -164,6 +168,7 @@ class ConfigMaker {
       gguf_.refuse(GgufFault::bad_metadata,
                    "the metadata's " + in_quotes(type_key) + " is " + in_quotes(type) + "; read are linear and yarn");
     ordered_json scaling{{"rope_type", type}, {"factor", shortest(number("rope.scaling.factor"))}};
+    if (family_ == "gpt_oss") scaling["truncate"] = false;
     if (type == "linear") {
       refuse_scalings({"type", "factor", "original_context_length", "finetuned"});
       return scaling;
@@ -262,6 +267,15 @@ class ConfigMaker {
     config_["query_pre_attn_scalar"] = layers_ == kLayersOf27B ? hidden_ / heads_ : head_dim_;
     config_["rope_local_base_freq"] = number("rope.freq_base_swa", 10000);
     if (const double cap = number("final_logit_softcapping", 0); cap != 0) config_["final_logit_softcapping"] = cap;
+  }
+
+  void add_experts() {
+    config_[architecture_.experts] = integer("expert_count");
+    config_["num_experts_per_tok"] = integer("expert_used_count");
+    const std::int64_t width =
+        gguf_.integer(key("expert_feed_forward_length"), 1, kLargest, config_["intermediate_size"]);
+    if (family_ == "qwen3_moe") config_["moe_intermediate_size"] = width, config_["norm_topk_prob"] = true;
+    else config_["intermediate_size"] = width;
   }
 
   void add_scales() {

@@ -55,7 +55,38 @@ constexpr std::array kArchitectures{
                      .class_name = "Glm4ForCausalLM",
                      .parts = kGlm4Norms | kQkv | kQkvBias | kFusedGateUp,
                      .turns_part = true},
+    GgufArchitecture{.name = "olmoe",
+                     .model_type = "olmoe",
+                     .class_name = "OlmoeForCausalLM",
+                     .parts = kInputNorms | kQkv | kHeadNorms | kRouter | kExperts,
+                     .experts = "num_experts"},
+    GgufArchitecture{.name = "qwen3moe",
+                     .model_type = "qwen3_moe",
+                     .class_name = "Qwen3MoeForCausalLM",
+                     .parts = kInputNorms | kQkv | kHeadNorms | kRouter | kExperts,
+                     .experts = "num_experts"},
+    GgufArchitecture{.name = "gpt-oss",
+                     .model_type = "gpt_oss",
+                     .class_name = "GptOssForCausalLM",
+                     .parts = kQkv | kQkvBias | kGptOss | kExperts,
+                     .windows = true,
+                     .full_every = 2,
+                     .experts = "num_local_experts"},
+    GgufArchitecture{.name = "granitemoe",
+                     .model_type = "granitemoe",
+                     .class_name = "GraniteMoeForCausalLM",
+                     .parts = kInputNorms | kQkv | kGraniteRouter | kExperts,
+                     .pairs = true,
+                     .scales = true,
+                     .experts = "num_local_experts"},
 };
+/// With experts the files of Llama are those of Mixtral.
+constexpr GgufArchitecture kMixtral{.name = "llama",
+                                    .model_type = "mixtral",
+                                    .class_name = "MixtralForCausalLM",
+                                    .parts = kInputNorms | kQkv | kMixtralExperts,
+                                    .pairs = true,
+                                    .experts = "num_local_experts"};
 /// With sliding windows the files of OLMo 2 are those of OLMo 3.
 constexpr GgufArchitecture kOlmo3{.name = "olmo2",
                                   .model_type = "olmo3",
@@ -74,10 +105,10 @@ struct LayerName {
 };
 constexpr unsigned kAnyParts = ~0U;
 constexpr std::array kLayer{
-    LayerName{"attn_norm.weight", "input_layernorm.weight", kInputNorms | kGemma3Norms | kGlm4Norms},
+    LayerName{"attn_norm.weight", "input_layernorm.weight", kInputNorms | kGemma3Norms | kGlm4Norms | kGptOss},
     LayerName{"ffn_norm.weight", "post_attention_layernorm.weight", kInputNorms | kGlm4Norms},
     LayerName{"ffn_norm.weight", "pre_feedforward_layernorm.weight", kGemma3Norms},
-    LayerName{"post_attention_norm.weight", "post_attention_layernorm.weight", kGemma3Norms | kOlmo2Norms},
+    LayerName{"post_attention_norm.weight", "post_attention_layernorm.weight", kGemma3Norms | kOlmo2Norms | kGptOss},
     LayerName{"post_attention_norm.weight", "post_self_attn_layernorm.weight", kGlm4Norms},
     LayerName{"post_ffw_norm.weight", "post_feedforward_layernorm.weight", kGemma3Norms | kOlmo2Norms},
     LayerName{"post_ffw_norm.weight", "post_mlp_layernorm.weight", kGlm4Norms},
@@ -93,6 +124,22 @@ constexpr std::array kLayer{
     LayerName{"attn_q.bias", "self_attn.q_proj.bias", kQkvBias},
     LayerName{"attn_k.bias", "self_attn.k_proj.bias", kQkvBias},
     LayerName{"attn_v.bias", "self_attn.v_proj.bias", kQkvBias},
+    LayerName{"attn_output.bias", "self_attn.o_proj.bias", kGptOss},
+    LayerName{"attn_sinks.weight", "self_attn.sinks", kGptOss},
+    LayerName{"ffn_gate_inp.weight", "mlp.gate.weight", kRouter},
+    LayerName{"ffn_gate_inp.weight", "mlp.router.weight", kGptOss},
+    LayerName{"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", kGraniteRouter},
+    LayerName{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", kMixtralExperts},
+    LayerName{"ffn_gate_inp.bias", "mlp.router.bias", kGptOss},
+    LayerName{"ffn_gate_exps.weight", "mlp.experts.*.gate_proj.weight", kExperts},
+    LayerName{"ffn_up_exps.weight", "mlp.experts.*.up_proj.weight", kExperts},
+    LayerName{"ffn_down_exps.weight", "mlp.experts.*.down_proj.weight", kExperts},
+    LayerName{"ffn_gate_exps.weight", "block_sparse_moe.experts.*.w1.weight", kMixtralExperts},
+    LayerName{"ffn_up_exps.weight", "block_sparse_moe.experts.*.w3.weight", kMixtralExperts},
+    LayerName{"ffn_down_exps.weight", "block_sparse_moe.experts.*.w2.weight", kMixtralExperts},
+    LayerName{"ffn_gate_exps.bias", "mlp.experts.*.gate_proj.bias", kGptOss},
+    LayerName{"ffn_up_exps.bias", "mlp.experts.*.up_proj.bias", kGptOss},
+    LayerName{"ffn_down_exps.bias", "mlp.experts.*.down_proj.bias", kGptOss},
     LayerName{"attn_q_norm.weight", "self_attn.q_norm.weight", kHeadNorms},
     LayerName{"attn_k_norm.weight", "self_attn.k_norm.weight", kHeadNorms},
 };
@@ -116,6 +163,8 @@ std::int64_t rows_of_head(const Gguf& gguf, const GgufArchitecture& architecture
 const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
   const std::string& name = gguf.text("general.architecture");
   if (name == kOlmo3.name && gguf_window(gguf, kOlmo3) > 0) return kOlmo3;
+  if (name == kMixtral.name && gguf.integer("llama.expert_count", 0, std::numeric_limits<std::int32_t>::max(), 0) > 0)
+    return kMixtral;
   std::string known;
   for (const GgufArchitecture& architecture : kArchitectures) {
     if (name == architecture.name) return architecture;

@@ -13,6 +13,9 @@ inline constexpr unsigned kQkv = 1, kFusedQkv = 2, kQkvBias = 4, kHeadNorms = 8;
 inline constexpr unsigned kGateUp = 16, kFusedGateUp = 32;
 inline constexpr unsigned kInputNorms = 64;  ///< before attention and mlp
 inline constexpr unsigned kGemma3Norms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
+inline constexpr unsigned kExperts = 1024, kMixtralExperts = 2048;  ///< all of a layer in one tensor
+inline constexpr unsigned kRouter = 4096, kGraniteRouter = 8192;
+inline constexpr unsigned kGptOss = 16384;  ///< its router, norms, sinks and biases
 }  // namespace gguf_parts
 
 /// A family of models as GGUF names it.
@@ -31,6 +34,7 @@ struct GgufArchitecture {
   /// One of so many layers attends to all tokens and not to a window, unless the file says something else; 0: none
   /// does.
   int full_every = 0;
+  const char* experts = nullptr;  ///< the number of experts in config.json; null: it has none
 };
 
 /// Throws GgufError, which names the architecture, if Weft does not compute it.

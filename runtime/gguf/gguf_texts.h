@@ -27,9 +27,11 @@ inline std::string gguf_token_key(const char* name) { return std::string("tokeni
 /// Adds the ids of the tokens that begin and end a text; null if the file has none.
 void add_gguf_token_ids(const Gguf& gguf, nlohmann::ordered_json& config);
 
-/// Whether the tensor is a matrix of a layer.
+/// Whether the tensor is a matrix of a layer, or those of all its experts. Routers, which are never quantised, and
+/// biases of experts are not.
 inline bool is_gguf_layer_matrix(const GgufTensor& tensor) {
-  return tensor.shape.size() == 2 && tensor.name.starts_with("blk.");
+  return tensor.shape.size() >= 2 && tensor.name.starts_with("blk.") && tensor.name.ends_with(".weight") &&
+         !tensor.name.ends_with("ffn_gate_inp.weight");
 }
 
 /// The quantisation of the layers' matrices: int4 if some have that, else int8; none if all are floats.

@@ -111,6 +111,7 @@ void Weights::take(const policy::ModelSpec& model, Placed& tensor) const {
   StoredTensor stored = stored_tensor(model, tensor.spec, *checkpoint_);
   tensor.matrix = std::move(stored.matrix);
   tensor.source = stored.info;
+  tensor.spec.first_row += stored.first_row;
   if (tensor.source)
     tensor.file_offset =
         tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
@@ -221,6 +222,19 @@ UnitViews Weights::views(std::size_t unit, const std::byte* base, int expert) co
     view.group = tensor.group;
   }
   return views;
+}
+
+std::vector<ByteRange> Weights::ranges_of(std::size_t unit, const std::vector<bool>& wanted) const {
+  std::vector<ByteRange> ranges;
+  const Placed* before = nullptr;
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    const bool reads = wanted[static_cast<std::size_t>(tensor.spec.expert)];
+    // Gaps between tensors are read too, where both are.
+    if (reads && before) ranges.back().end = tensor.offset + tensor.bytes();
+    else if (reads) ranges.push_back({tensor.offset, tensor.offset + tensor.bytes()});
+    before = reads ? &tensor : nullptr;
+  }
+  return ranges;
 }
 
 std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const offload::FileId> files) const {

@@ -29,6 +29,12 @@ using UnitViews = std::array<ConstView, policy::kRoles>;
 /// Takes room for a matrix of `elements` 16-bit numbers. The matrices of a unit take the same room in any order.
 std::size_t take_unpacked(offload::Arena& space, std::int64_t elements);
 
+/// The bytes [begin, end) of a buffer.
+struct ByteRange {
+  std::size_t begin = 0, end = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
 /// A place in a stored tensor, for messages: the tensor's name and columns, and the index of an element.
 struct ElementPlace {
   std::string_view tensor;
@@ -67,6 +73,8 @@ class Weights {
   /// [units] The bytes that a unit's quantised matrices take in 16 bits, each by take_unpacked().
   std::vector<std::uint64_t> unpacked_bytes() const;
   UnitViews views(std::size_t unit, const std::byte* base, int expert = 0) const;
+  /// The bytes of a unit that the tensors of some of its experts take, in order. `wanted` has an entry for each expert.
+  std::vector<ByteRange> ranges_of(std::size_t unit, const std::vector<bool>& wanted) const;
   std::size_t tensor_offset(std::size_t unit, policy::Role role) const { return placed(unit, role).offset; }
   DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }
   /// The numbers of a tensor that is neither a matrix nor cut: a norm's or a vector's. Throws IoError or DataError.

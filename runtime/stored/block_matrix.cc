@@ -2,6 +2,8 @@
 // q and k in which the two halves of a head alternate, and norms with 1 added.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "runtime/checkpoint/float_types.h"
 #include "runtime/gguf/block_format.h"
@@ -13,7 +15,7 @@ namespace {
 class BlockMatrix : public StoredMatrix {
  public:
   BlockMatrix(const Checkpoint& checkpoint, const TensorInfo& tensor, const BlockFormat& format)
-      : StoredMatrix(tensor.name, tensor.shape.size() == 1 ? 1 : tensor.shape.front(), tensor.shape.back(),
+      : StoredMatrix(tensor.name, rows_of(tensor), tensor.shape.back(),
                      {.type = format.type, .group = format.group, .exact = format.exact, .name = format.name}),
         checkpoint_(checkpoint), tensor_(tensor), format_(format),
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
@@ -49,6 +51,11 @@ class BlockMatrix : public StoredMatrix {
   }
 
  private:
+  /// All but the last size together: a tensor of experts has three.
+  static std::int64_t rows_of(const TensorInfo& tensor) {
+    return std::accumulate(tensor.shape.begin(), tensor.shape.end() - 1, std::int64_t{1}, std::multiplies<>());
+  }
+
   /// The row of the file that holds a row, if in each head of pair_rows the halves take turns.
   std::int64_t stored_row(std::int64_t row) const {
     const std::int64_t head = tensor_.pair_rows;

@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "runtime/base/quote.h"
 #include "runtime/gguf/gguf.h"
+#include "runtime/stored/expert_stack.h"
 
 namespace weft::runtime {
 namespace {
@@ -195,43 +196,74 @@ std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Che
   return notes;
 }
 
-std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
+namespace {
+
+/// The name that transformers 5 has in memory, and in files that it saves so, for a tensor of Mixtral's files.
+std::string name_in_memory(std::string name) {
+  constexpr std::string_view kInFiles = "block_sparse_moe.";
+  if (const auto at = name.find(kInFiles); at != std::string::npos) name.replace(at, kInFiles.size(), "mlp.");
+  return name;
+}
+
+std::string own_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
   // GPT-NeoX's files call this tensor embed_out; transformers 5 calls it lm_head, and so does its state_dict().
   if (spec.role == policy::Role::head)
     return !is_there(model, checkpoint, spec.name) && is_there(model, checkpoint, kHeadInMemory) ? kHeadInMemory
                                                                                                  : spec.name;
   const auto prefixes = policy::name_prefixes(model);
-  for (const char* prefix : prefixes)
-    if (is_there(model, checkpoint, prefix + spec.name)) return prefix + spec.name;
+  for (const std::string& name : {spec.name, name_in_memory(spec.name)})
+    for (const char* prefix : prefixes)
+      if (is_there(model, checkpoint, prefix + name)) return prefix + name;
   return prefixes.front() + spec.name;
+}
+
+/// The tensor of all experts that holds the tensor; empty if it has one of its own, or is not there.
+std::optional<policy::ExpertStack> stack_of(const policy::ModelSpec& model, const Checkpoint& checkpoint,
+                                            const policy::TensorSpec& spec, const std::string& own) {
+  return is_there(model, checkpoint, own) ? std::nullopt : find_stack(model, checkpoint, spec);
+}
+
+}  // namespace
+
+std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
+  std::string own = own_name(model, checkpoint, spec);
+  const auto stack = stack_of(model, checkpoint, spec, own);
+  return stack ? stack->name : own;
 }
 
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint) {
-  StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = nullptr};
+  StoredTensor stored{.name = own_name(model, checkpoint, spec), .info = nullptr, .matrix = nullptr};
+  if (const auto stack = stack_of(model, checkpoint, spec, stored.name)) {
+    StackPart part = stack_part(model, checkpoint, *stack, spec, stored.name);
+    if (part.info) stored.name = stack->name;
+    stored.info = part.info, stored.first_row = part.first_row, stored.matrix = std::move(part.matrix);
+    return stored;
+  }
   if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, stored.name))
     stored.matrix = format->open(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
   else stored.info = checkpoint.find(stored.name);
   return stored;
 }
 
+std::vector<TensorNeed> needs_of(const policy::ModelSpec& model, const policy::TensorSpec& spec,
+                                 const Checkpoint& checkpoint) {
+  const std::string own = own_name(model, checkpoint, spec);
+  if (const auto stack = stack_of(model, checkpoint, spec, own)) return stack_needs(model, checkpoint, *stack, spec);
+  if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, own))
+    return format->needs(checkpoint, model.quantisation, own, spec.of_rows, spec.cols);
+  return {{own, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
+}
+
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                                      const Checkpoint& checkpoint) {
   refuse_extras(model, checkpoint);
   std::vector<TensorNeed> needs;
-  for (const policy::Unit& unit : units) {
-    for (const policy::TensorSpec& spec : unit.tensors) {
-      if (spec.first_row != 0) continue;  // another piece of the same tensor
-      const std::int64_t rows = spec.of_rows;
-      const std::string name = stored_name(model, checkpoint, spec);
-      if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, name)) {
-        const auto parts = format->needs(checkpoint, model.quantisation, name, rows, spec.cols);
-        needs.insert(needs.end(), parts.begin(), parts.end());
-      } else {
-        needs.push_back({name, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
-      }
-    }
-  }
+  std::set<std::string> seen;
+  for (const policy::Unit& unit : units)
+    for (const policy::TensorSpec& spec : unit.tensors)
+      for (TensorNeed& need : needs_of(model, spec, checkpoint))
+        if (seen.insert(need.name).second) needs.push_back(std::move(need));
   return needs;
 }
 

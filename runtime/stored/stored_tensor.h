@@ -11,19 +11,23 @@
 
 namespace weft::runtime {
 
-/// The tensor's name in this checkpoint; if none fits, its name in transformers' own files.
+/// The name of the tensor that holds it in this checkpoint; if none does, its name in transformers' own files.
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec);
 
 /// A tensor in a checkpoint: `info` if its rows are stored as they are, else `matrix`.
 struct StoredTensor {
   std::string name;
   const TensorInfo* info = nullptr;
+  std::int64_t first_row = 0;  ///< rows of `info` before the first that is the tensor's, as in a tensor of all experts
   std::unique_ptr<const StoredMatrix> matrix;
 };
 /// Finds a tensor in a checkpoint that has all tensor_needs().
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint);
-/// The tensors that a checkpoint of the model must hold. Throws DataError if the checkpoint holds something that
+/// The tensors that the checkpoint must hold for this one.
+std::vector<TensorNeed> needs_of(const policy::ModelSpec& model, const policy::TensorSpec& spec,
+                                 const Checkpoint& checkpoint);
+/// Those of the model, each once. Throws DataError if the checkpoint holds something that
 /// changes results and that Weft cannot compute with.
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                                      const Checkpoint& checkpoint);

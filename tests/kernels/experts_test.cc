@@ -12,6 +12,7 @@
 using namespace weft;
 using namespace weft::test;
 using kernels::AddRows;
+using kernels::ClampedGate;
 using kernels::GateRows;
 using kernels::Route;
 
@@ -150,6 +151,36 @@ TEST_CASE("rows are added with factors where they belong, and gated", "[kernels]
   for (std::size_t i = 0; i < expected.size(); ++i)
     expected[i] /= 1 + std::exp(-double(gate[i / static_cast<std::size_t>(cols)]));
   CHECK_THAT(sum.host(), near(expected, tolerance(DType::f32)));
+}
+
+TEST_CASE("a clamped gate holds both of its sides", "[kernels][experts]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const std::int64_t rows = 3, cols = 301;
+  const float slope = 1.702f, limit = 1.5f;
+  std::vector<float> gate = normal(static_cast<std::size_t>(rows * cols), 8),
+                     up = normal(static_cast<std::size_t>(rows * cols), 9);
+  for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= 2, up[i] *= 2;
+  gate[1] = -50, gate[2] = -1000, gate[3] = kInfinity, up[4] = kInfinity, up[5] = -kInfinity;
+  Array x(place, gate, rows, cols);
+  const Array y(place, up, rows, cols);
+  place.run(ClampedGate{x, y, slope, limit});
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    const double g = std::min(double(gate[i]), double(limit)),
+                 u = std::clamp(double(up[i]), -double(limit), double(limit));
+    expected.push_back(g / (1 + std::exp(-double(slope) * g)) * (1 + u));
+  }
+  CHECK_THAT(x.host(), near(expected, tolerance(DType::f32)));
+
+  const std::vector<float> first{kNaN, 1, 2}, second{1, kNaN, 2};
+  Array bad(place, first, 1, 3);
+  const Array other(place, second, 1, 3);
+  place.run(ClampedGate{bad, other, slope, limit});
+  const std::vector<float> left = bad.host();
+  CHECK((std::isnan(left[0]) && std::isnan(left[1]) && std::isfinite(left[2])));
+  CHECK_THROWS_WITH(place.run(ClampedGate{bad, y, slope, limit}),
+                    Catch::Contains("clamped_gate: y is [3, 301], x is [3]"));
+  CHECK_THROWS_WITH(place.run(ClampedGate{bad, bad, slope, 0}), Catch::Contains("wanted finite numbers"));
 }
 
 TEST_CASE("ops of experts refuse what does not fit", "[kernels][experts]") {

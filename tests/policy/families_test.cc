@@ -208,9 +208,22 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
   CHECK((qwen3.experts.count == 16 && qwen3.experts.chosen == 4 && qwen3.experts.ffn == 768 && qwen3.head_norm));
   const ModelSpec glm =
       from(R"({"model_type":"glm4_moe","n_group":8,"topk_group":4,"n_shared_experts":2,"head_dim":128})");
-  CHECK((glm.experts.sigmoid && glm.experts.bias && glm.experts.normalise && glm.experts.groups == 8));
+  CHECK((glm.experts.sigmoid && glm.experts.score_bias && glm.experts.normalise && glm.experts.groups == 8));
   CHECK((glm.experts.shared_ffn == 2816 && glm.next_layers == 1 && !glm.is_sparse(0) && glm.is_sparse(1)));
   CHECK(from(R"({"model_type":"qwen3_moe","num_hidden_layers":2,"mlp_only_layers":[0,1]})").experts.count == 0);
+  const ModelSpec oss = from(R"({"model_type":"gpt_oss","num_hidden_layers":4})");
+  CHECK((oss.experts.count == 128 && oss.experts.chosen == 4 && oss.experts.normalise && oss.experts.biases));
+  CHECK((oss.experts.gate_slope == 1.702f && oss.experts.gate_limit == 7 && oss.sinks && oss.qkv_bias));
+  CHECK((oss.windows == std::vector<int>{128, 0, 128, 0} && oss.head_dim == 64 && oss.output_bias));
+  // Its rotary embedding is YaRN's, whether config.json says so or not.
+  CHECK(oss.rotary_magnitude == Approx(0.1 * std::log(32) + 1));
+  CHECK(oss.rotary == from(R"({"model_type":"gpt_oss","rope_theta":150000,"rope_scaling":{"rope_type":"yarn",)"
+                           R"("factor":32,"beta_fast":32,"beta_slow":1,"truncate":false,)"
+                           R"("original_max_position_embeddings":4096}})")
+                          .rotary);
+  const ModelSpec granite = from(R"({"model_type":"granitemoe","residual_multiplier":0.25,"logits_scaling":8})");
+  CHECK((granite.experts.count == 8 && granite.experts.chosen == 2 && granite.experts.normalise));
+  CHECK((granite.experts.scale == 0.25f && granite.residual_scale == 0.25f && granite.logit_scale == 0.125f));
 
   const auto refused = [](const char* config, const char* says) { CHECK_THROWS_WITH(from(config), Contains(says)); };
   refused(R"({"model_type":"mixtral","num_experts_per_tok":9})", "num_experts_per_tok");
@@ -220,4 +233,7 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
   refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":7})", "n_group");
   refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":64,"topk_group":2})", "num_experts_per_tok");
   refused(R"({"model_type":"qwen3_moe","mlp_only_layers":["a"]})", "mlp_only_layers");
+  refused(R"({"model_type":"gpt_oss","num_local_experts":2})", "num_experts_per_tok");
+  refused(R"({"model_type":"gpt_oss","swiglu_limit":0})", "swiglu_limit");
+  refused(R"({"model_type":"granitemoe","num_local_experts":1})", "num_experts_per_tok");
 }

@@ -35,12 +35,13 @@ ModelSpec shipped(const std::string& name) {
 TEST_CASE("the shipped shapes have the published numbers of parameters", "[policy]") {
   // Billions, as the released checkpoints count them.
   const std::map<std::string, double> published{
-      {"opt-125m", 0.12524},        {"opt-350m", 0.33120},    {"opt-1.3b", 1.31576},  {"opt-2.7b", 2.65160},
-      {"opt-6.7b", 6.65847},        {"opt-13b", 12.85302},    {"opt-30b", 29.97469},  {"opt-66b", 65.71776},
-      {"opt-175b", 174.60468},      {"galactica-30b", 29.97}, {"llama-3.1-8b", 8.03}, {"llama-3.1-70b", 70.55},
-      {"qwen3-8b", 8.19},           {"qwen3-32b", 32.76},     {"gemma-3-27b", 27.01}, {"phi-4", 14.66},
-      {"mistral-small-24b", 23.57}, {"gemma-2-9b", 9.24},     {"gemma-2-27b", 27.23}, {"mixtral-8x7b", 46.70},
-      {"qwen3-30b-a3b", 30.53},     {"olmoe-1b-7b", 6.92},    {"glm-4.5-air", 106.85}};
+      {"opt-125m", 0.12524},        {"opt-350m", 0.33120},    {"opt-1.3b", 1.31576},   {"opt-2.7b", 2.65160},
+      {"opt-6.7b", 6.65847},        {"opt-13b", 12.85302},    {"opt-30b", 29.97469},   {"opt-66b", 65.71776},
+      {"opt-175b", 174.60468},      {"galactica-30b", 29.97}, {"llama-3.1-8b", 8.03},  {"llama-3.1-70b", 70.55},
+      {"qwen3-8b", 8.19},           {"qwen3-32b", 32.76},     {"gemma-3-27b", 27.01},  {"phi-4", 14.66},
+      {"mistral-small-24b", 23.57}, {"gemma-2-9b", 9.24},     {"gemma-2-27b", 27.23},  {"mixtral-8x7b", 46.70},
+      {"qwen3-30b-a3b", 30.53},     {"olmoe-1b-7b", 6.92},    {"glm-4.5-air", 106.85}, {"gpt-oss-20b", 20.91},
+      {"gpt-oss-120b", 116.83}};
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/models"))) {
     const std::string name = entry.path().stem();

@@ -68,7 +68,9 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "granite-f16",
                                      "moe-mixtral-slides-sharded-bf16",
                                      "moe-qwen2-shared-f16",
-                                     "moe-glm4-groups-f16"};
+                                     "moe-glm4-groups-f16",
+                                     "moe-gpt-oss-f32",
+                                     "moe-granite-f32"};
   if (on_gpu() && !exhaustive()) std::erase_if(names, [&](const std::string& name) { return !sample.contains(name); });
   return names;
 }
@@ -242,7 +244,12 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
                                                          {"olmo2-f16", "olmo2-f16"},
                                                          {"olmo3-bf16", "olmo3-slides-yarn-bf16"},
                                                          {"granite-f16", "granite-f16"},
-                                                         {"glm4-bf16", "glm4-bf16"}};
+                                                         {"glm4-bf16", "glm4-bf16"},
+                                                         {"olmoe-f32", "moe-olmoe-f32"},
+                                                         {"qwen3moe-bf16", "moe-qwen3-stacked-bf16"},
+                                                         {"mixtral-f16", "moe-mixtral-f16"},
+                                                         {"gpt-oss-bf16", "moe-gpt-oss-bf16"},
+                                                         {"granitemoe-f32", "moe-granite-f32"}};
   if (on_gpu() && !exhaustive()) files.resize(2);  // the simulated GPU is slow
   const auto [file, golden] = GENERATE_COPY(from_range(files));
   const fs::path path = data_path("gguf") / (file + ".gguf"), folder = data_path("golden") / golden;

@@ -328,6 +328,8 @@ class Subjects {
                 {"moe-qwen2-shared-f16", ""},
                 {"moe-mixtral-slides-sharded-bf16", "int4"},
                 {"moe-glm4-groups-f16", "int8"},
+                {"moe-gpt-oss-bf16", "int8"},
+                {"moe-granite-f32", ""},
                 {"sharded-bf16", ""}},
                dice),
         retention_({"full",
@@ -377,8 +379,8 @@ class Subjects {
     const auto [model, weights] = model_.draw();
     Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw(), prefix_.draw()};
     const auto rest = subject.retention.find(":rest=true");
-    if ((model.find("slides") != std::string::npos || model == "sinks") && rest != std::string::npos)
-      subject.retention.erase(rest, 10);
+    const bool windows = model.find("slides") != std::string::npos || model.starts_with("moe-gpt-oss");
+    if ((windows || model == "sinks") && rest != std::string::npos) subject.retention.erase(rest, 10);
     if (subject.retention.find(":cold=") != std::string::npos) subject.kv = coarse_.draw();
     const bool rotary = model.starts_with("neox") || model.starts_with("llama") || model.starts_with("smollm");
     if (rotary && ++rotary_ % 4 == 0) {

@@ -37,7 +37,7 @@ class Model : public runtime::TableRows {
       bytes.emplace_back(weights.unit_bytes()[u] + 64);
       weights.make(u, at(u));
       // So large that they decide which experts are chosen.
-      if (const ConstView bias = views(static_cast<int>(u))[static_cast<std::size_t>(policy::Role::router_bias)])
+      if (const ConstView bias = views(static_cast<int>(u))[static_cast<std::size_t>(policy::Role::score_bias)])
         for (std::int64_t i = 0; i < bias.cols; ++i) const_cast<float*>(bias.as<float>())[i] *= 50;
     }
   }
@@ -79,6 +79,14 @@ void poison(std::byte* memory, std::size_t size) {
     std::memcpy(memory + at, &number, sizeof number);
 }
 
+std::vector<std::vector<float>> sink_logits_of(const Model& model) {
+  std::vector<std::vector<float>> logits;
+  for (std::size_t u = 0; model.spec.sinks && u < model.units.size(); ++u)
+    if (model.units[u].kind == policy::Unit::Kind::attention)
+      logits.push_back(model.weights.numbers(u, policy::Role::sinks));
+  return logits;
+}
+
 /// Logits after a prompt and after one more token, by these steps.
 std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of, std::int64_t rows_that_fill = 512) {
   const policy::Retention retention = policy::Retention::from_text("h2o:2:2");
@@ -108,7 +116,8 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
                           .retention = retention,
                           .types = print.types,
                           .chunk_tokens = print.workspace.chunk_tokens,
-                          .piece_tokens = print.workspace.piece_tokens},
+                          .piece_tokens = print.workspace.piece_tokens,
+                          .sink_logits = sink_logits_of(model)},
                          steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
   std::vector<runtime::HeadRunSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
@@ -145,7 +154,7 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
           break;
         case policy::Sublayer::Kind::mlp:
           layers.mlp(sub.layer, unit, hidden, routed, *stream);
-          routing.chosen(routed, *stream);
+          routing.chosen(routed, 1, *stream);
           break;
         case policy::Sublayer::Kind::experts:
           for (int e = 0; e < sub.experts; ++e)
@@ -211,7 +220,13 @@ const std::vector<std::string> kFamilies{
         "shared_expert_intermediate_size":32,"mlp_only_layers":[1]})",
     R"({"model_type":"glm4_moe","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
         "num_hidden_layers":2,"vocab_size":67,"n_routed_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":24,
-        "first_k_dense_replace":0,"head_dim":12})"};
+        "first_k_dense_replace":0,"head_dim":12})",
+    R"({"model_type":"gpt_oss","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":24,
+        "num_hidden_layers":2,"vocab_size":67,"num_local_experts":5,"num_experts_per_tok":2,"head_dim":12,
+        "sliding_window":3,"swiglu_limit":0.5})",
+    R"({"model_type":"granitemoe","hidden_size":48,"num_attention_heads":4,"intermediate_size":24,"num_hidden_layers":2,
+        "vocab_size":67,"num_local_experts":5,"num_experts_per_tok":2,"embedding_multiplier":3,
+        "residual_multiplier":0.5,"attention_multiplier":0.2,"logits_scaling":2})"};
 
 }  // namespace
 

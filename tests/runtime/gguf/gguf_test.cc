@@ -230,7 +230,10 @@ TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtim
   };
   refused(tiny_gguf("gemma2"),
           "architecture 'gemma2', which Weft does not compute; of GGUF files it reads llama, qwen2");
-  refused(tiny_gguf().integer("llama.expert_count", 8), "mixture of experts");
+  refused(tiny_gguf("qwen2").integer("qwen2.expert_count", 8), "mixture of experts");
+  refused(tiny_gguf().integer("llama.expert_count", 8), "has no 'llama.expert_used_count'");
+  refused(tiny_gguf().integer("llama.expert_count", 8).integer("llama.expert_shared_count", 1),
+          "'llama.expert_shared_count', which is not read");
   refused(tiny_gguf().integer("llama.attention.sliding_window", 8),
           "'llama.attention.sliding_window', which is not read");
   refused(tiny_gguf().integer("llama.rope.dimension_count", 8), "rotates 8 of the 16 numbers of a head");

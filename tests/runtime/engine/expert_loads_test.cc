@@ -1,0 +1,95 @@
+// tests/runtime/engine/expert_loads_test.cc: which experts are loaded, and how often.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/executor.h"
+#include "runtime/model/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using policy::Op;
+using policy::Schedule;
+using policy::Trace;
+
+namespace {
+
+std::vector<Prompt> prompts_of(std::size_t count) {
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < count; ++i)
+    prompts.push_back({{static_cast<std::int32_t>(3 + 7 * i), static_cast<std::int32_t>(11 + i)}, 6, {}});
+  return prompts;
+}
+
+policy::PartialPolicy policy_with(std::size_t sequences, double on_disk, bool overlap) {
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = static_cast<int>(sequences);
+  policy.num_gpu_batches = 1;
+  policy.continuous = false;
+  policy.weights = policy::Fractions{{1 - on_disk, 0, on_disk}};
+  policy.kv = policy.activations = policy::Fractions{{1, 0, 0}};
+  policy.overlap = overlap;
+  return policy;
+}
+
+/// The bytes of experts that each layer of each decode sweep loaded, and how often a unit was loaded in one.
+struct Loads {
+  std::map<std::pair<std::uint32_t, int>, std::uint64_t> bytes;
+  std::size_t twice = 0;
+};
+Loads loads_of(const runtime::ModelSource& source, Engine& engine) {
+  Loads loads;
+  engine.session().executor().set_trace([&](const Schedule& schedule, const Trace& trace) {
+    std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
+    for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+      const Op& op = schedule.ops[i];
+      if (op.kind != Op::Kind::load || op.lane != offload::Lane::disk_read || op.subject >= source.units.size())
+        continue;
+      const policy::Unit& unit = source.units[op.subject];
+      if (unit.kind != policy::Unit::Kind::experts) continue;
+      if (!seen.insert({op.sweep, op.subject}).second) ++loads.twice;
+      if (op.sweep > 0) loads.bytes[{op.sweep, unit.layer}] += trace.bytes[i];
+    }
+  });
+  engine.run();
+  return loads;
+}
+
+}  // namespace
+
+TEST_CASE("each expert is loaded at most once a sweep, and only if a row chose it", "[runtime][executor][experts]") {
+  const std::size_t sequences = GENERATE(std::size_t{1}, std::size_t{2}, std::size_t{5});
+  const bool overlap = GENERATE(false, true);
+  CAPTURE(sequences, overlap);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "moe-olmoe-f32", "float32", "");
+  const policy::Experts& experts = source->spec.experts;
+  const std::uint64_t expert_bytes = sizeof(float) * 3 * static_cast<std::uint64_t>(source->spec.hidden * experts.ffn);
+  const runtime::MachineOptions machine{.backend = backend_name(), .disk_directory = spill.path().string()};
+  Engine resident(*source, policy_with(sequences, 0, true), prompts_of(sequences), machine);
+  Engine streamed(*source, policy_with(sequences, 1, overlap), prompts_of(sequences), machine);
+  const std::vector<Answer> expected = resident.run();
+  const Loads loads = loads_of(*source, streamed);
+  CHECK(loads.twice == 0);
+  REQUIRE(loads.bytes.size() == 5 * static_cast<std::size_t>(source->spec.layers));
+  const std::uint64_t chosen = static_cast<std::uint64_t>(experts.chosen),
+                      all = static_cast<std::uint64_t>(experts.count);
+  for (const auto& [where, bytes] : loads.bytes) {
+    CAPTURE(where.first, where.second);
+    CHECK(bytes >= chosen * expert_bytes);
+    CHECK(bytes <= all * expert_bytes);
+    // One after the other, so that the router has run before the first load.
+    if (!overlap && !on_gpu()) {
+      CHECK(bytes <= std::min(sequences * chosen, all) * expert_bytes);
+      if (sequences == 1) CHECK(bytes == chosen * expert_bytes);
+    }
+  }
+  Engine again(*source, policy_with(sequences, 1, overlap), prompts_of(sequences), machine);
+  const std::vector<Answer> got = again.run();
+  for (std::size_t i = 0; i < sequences; ++i) CHECK(difference(expected[i], got[i]).empty());
+}
