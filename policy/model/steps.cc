@@ -112,9 +112,9 @@ bool writes_stored(const Types& types) {
 
 ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows) {
   const auto shape = [&](std::int64_t count) { return shape_of(value, model, types, count); };
-  const auto as_product = [&](ValueShape shape, bool narrow) {
-    if (narrow) shape.dtype = types.product;
-    return shape;
+  const auto as_product = [&](ValueShape value_shape, bool narrow) {
+    if (narrow) value_shape.dtype = types.product;
+    return value_shape;
   };
   // Attention of prompts reads the type of the keys; slots of int8 and int4 are filled from fp32 numbers.
   const bool narrow = rows.prompts && types.product == types.kv, narrow_kv = narrow && !types.quantises_kv;

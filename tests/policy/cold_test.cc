@@ -101,7 +101,9 @@ TEST_CASE("a footprint counts cold slots to the byte", "[policy]") {
   const Retention retention = Retention::from_text("h2o:0.1:0.1:cold=1.0");
   const test::Made made(test::decoder(2, 512, 8, 1000), 60, 40, 4, test::machine_of({}, {1 << 30, 1 << 30, 0}),
                         retention);
-  policy::Policy policy{.gpu_batch_size = 2, .num_gpu_batches = 2, .retention = retention};
+  policy::Policy policy;
+  policy.gpu_batch_size = policy.num_gpu_batches = 2;
+  policy.retention = retention;
   policy.kv_format = KvFormat::from_text("int8:3:2", "x");
   const policy::Footprint print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
   const std::uint64_t heads = 2u * static_cast<unsigned>(made.model.kv_heads),
