@@ -101,7 +101,7 @@ UnpackedLayout unpacked_layout(const ScheduleShape& shape, const std::vector<std
 
 // Without Policy::max_batched_tokens a longer prompt goes in chunks of so many tokens, and a batch begins as many
 // prompts in its first sweep. These keep any device busy for longer than the weights need from wherever they are.
-constexpr std::int64_t kChunkTokens = 2048, kFirstTokens = 131072;
+constexpr std::int64_t kChunkTokens = 2048, kFirstTokens = 524288;
 
 /// The most rows of a batch in the first sweep, and where prompts join later ones.
 std::int64_t first_rows(const Workload& work, const Workspace& space) {

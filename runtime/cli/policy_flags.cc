@@ -73,7 +73,7 @@ void PolicyFlags::add_to(CLI::App& app) {
          "--max-num-batched-tokens", max_num_batched_tokens,
          "Prompt tokens of a gpu batch that are computed at once; longer prompts go through each layer in chunks "
          "of so many, and other prompts begin later. By default 2048, or as many as keep the device busy, and "
-         "131072")
+         "524288")
       ->group("Policy");
   app.add_option("--schedule", schedule,
                  "continuous: a finished sequence gives its place to the next request; static: a block runs to its end")

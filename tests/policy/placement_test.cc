@@ -135,7 +135,7 @@ TEST_CASE("a long prompt takes memory for its hidden states, and for its keys an
   CHECK(print_of(100'000, 1, 64).workspace.chunk_tokens == 64);
   CHECK(print_of(100'000, 1, 64).workspace.chunk + 2048 * 128 * 8 < one.workspace.chunk);
   // Not all prompts of a batch begin at once.
-  CHECK(print_of(100'000, 8).prefill_hidden_bytes == 131'072 * 128 * 4);
+  CHECK(print_of(100'000, 8).prefill_hidden_bytes == 524'288 * 128 * 4);
   CHECK(print_of(100'000, 8).shape.refills);
   CHECK(print_of(100'000, 8, 64).prefill_hidden_bytes == 100'000 * 128 * 4);
   CHECK(print_of(1000, 8).workspace.first_tokens == 8000);

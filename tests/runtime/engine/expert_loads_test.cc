@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/memory.h"
 #include "runtime/engine/executor.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
@@ -82,7 +83,7 @@ TEST_CASE("each expert is loaded at most once a sweep, and only if a row chose i
   for (const auto& [where, bytes] : loads.bytes) {
     CAPTURE(where.first, where.second);
     CHECK(bytes >= chosen * expert_bytes);
-    CHECK(bytes <= all * expert_bytes);
+    CHECK(bytes <= all * (expert_bytes + offload::kPage));  // direct reads take whole sectors
     // One after the other, so that the router has run before the first load.
     if (!overlap && !on_gpu()) {
       CHECK(bytes <= std::min(sequences * chosen, all) * expert_bytes);
