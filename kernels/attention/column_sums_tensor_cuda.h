@@ -40,10 +40,10 @@ __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
   const int length = min(block.length - block.first - count + 1, a.window) + block.first + count - 1;
   const auto begin_turn = [&](int head, int first, int buffer) {
     const int rows = min(kTile, block.length - first);
-    Tile<T, kDim>{memory + buffer * kTile * kDim}.begin_load_queries(a, block.begin + first, head, rows);
+    Tile<T, kDim>{memory + buffer * kTile * kDim}.begin_load_queries(a, block.query + first, head, rows);
     if (static_cast<int>(threadIdx.x) < kTile)
       shift[buffer][threadIdx.x] = static_cast<int>(threadIdx.x) < rows
-                                       ? -kLog2E * a.lse[head * a.lse_stride + block.begin + first + threadIdx.x]
+                                       ? -kLog2E * a.lse[head * a.lse_stride + block.query + first + threadIdx.x]
                                        : 0.0f;
   };
   const float to_exp2 = (kCapped ? a.cap : a.scale) * kLog2E;

@@ -13,6 +13,7 @@ struct Block {
   std::int32_t begin, length;  // of the whole prompt: the row in the call where it would begin, had it no prefix
   std::int32_t first;          // within the prompt
   std::int32_t whole;          // the prompt's first column in a matrix of scores
+  std::int32_t query;          // `begin` in q, out and lse
 };
 
 struct PrefillArgs {

@@ -58,7 +58,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   const auto row_of = [&](const void* matrix, std::int64_t stride, int token) {
     return static_cast<const T*>(matrix) + a.row_of(block, token) * stride + kv_head * a.head_dim;
   };
-  const std::int64_t at = (block.begin + block.first) * a.q_stride + head * a.head_dim;
+  const std::int64_t at = (block.query + block.first) * a.q_stride + head * a.head_dim;
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
@@ -67,7 +67,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
     sums.add(capped(a, dot(q, row_of(a.k, a.k_stride, j), a.head_dim)));
   const float most = block_reduce(sums.most, Largest{}, partial);
   const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
-  if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;
+  if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.query + block.first] = lse;
 
   float out[kMostDim / kThreads] = {};
   for (int first = begin; first < keys; first += kThreads) {
@@ -79,7 +79,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
       for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
         out[i] += weight[c] * to_float(row_of(a.v, a.v_stride, first + c)[d]);
   }
-  const std::int64_t to = (block.begin + block.first) * a.out_stride + head * a.head_dim;
+  const std::int64_t to = (block.query + block.first) * a.out_stride + head * a.head_dim;
   for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads) {
     if (a.out_is_float) static_cast<float*>(a.out)[to + d] = out[i];
     else static_cast<T*>(a.out)[to + d] = from_float<T>(out[i]);
@@ -97,10 +97,10 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
     const int head = kv_head * a.group + g;
     const int end = min(block.length - block.first, a.window) + block.first;
     for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
-      const std::int64_t at = (block.begin + i) * a.q_stride + head * a.head_dim;
+      const std::int64_t at = (block.query + i) * a.q_stride + head * a.head_dim;
       const float product = a.q_is_float ? dot(static_cast<const float*>(a.q) + at, k, a.head_dim)
                                          : dot(static_cast<const T*>(a.q) + at, k, a.head_dim);
-      sum = How{}(sum, __expf(capped(a, a.scale * product) - a.lse[head * a.lse_stride + block.begin + i]));
+      sum = How{}(sum, __expf(capped(a, a.scale * product) - a.lse[head * a.lse_stride + block.query + i]));
     }
   }
   sum = block_reduce(sum, How{}, partial);
@@ -111,12 +111,15 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
 
 /// The blocks of `size` rows or keys, those with the most work first: the last rows, or the first keys. Rows are those
 /// of the call, keys those of whole prompts.
-std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int prefix, int size, bool rows) {
+template <class Op> std::vector<Block> blocks_of(const Op& op, int size, bool rows) {
+  const auto offsets = op.offsets;
+  const int prefix = op.prefix;
   std::vector<Block> blocks;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::int32_t begin = offsets[i] - prefix, length = offsets[i + 1] - begin;
     for (std::int32_t first = rows ? prefix : 0; first < length; first += size)
-      blocks.push_back({begin, length, first, static_cast<std::int32_t>(whole_begin(offsets, prefix, i))});
+      blocks.push_back({begin, length, first, static_cast<std::int32_t>(whole_begin(offsets, prefix, i)),
+                        static_cast<std::int32_t>(begin - op.q_begin)});
   }
   const auto work = [&](const Block& b) { return rows ? b.first : b.length - b.first; };
   std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) { return work(a) > work(b); });
@@ -162,21 +165,14 @@ int strips_for(std::int64_t tokens, std::size_t sequences, std::size_t shared_by
              : 1;
 }
 
-/// Where row 0 of the call would be in a matrix whose first row is `q_begin`. Kernels touch no row before that.
-void* row_0(const ConstView& rows, std::int64_t q_begin) {
-  const auto first = reinterpret_cast<std::uintptr_t>(rows.data);
-  return reinterpret_cast<void*>(first - bytes_of(rows.dtype, q_begin * rows.stride));
-}
-
 template <class Op> PrefillArgs args_of(const Op& op) {
   PrefillArgs args{};
-  args.q = row_0(op.q, op.q_begin), args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
+  args.q = op.q.data, args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
   args.scale = op.scale, args.cap = op.cap, args.prefix = op.prefix;
   args.window = op.window > 0 ? op.window : 1 << 30;
-  // Here a column is a row of the call.
-  if (op.lse) args.lse = static_cast<float*>(row_0({op.lse.data, DType::f32, 1, 1}, op.q_begin));
+  args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
   args.lse_stride = op.lse.stride;
   return args;
 }
@@ -191,9 +187,9 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   PrefillArgs args = args_of(op);
   args.v = op.v.data, args.v_stride = op.v.stride;
   if (!op.sink_logits.empty()) args.sink_logits = stream.upload(op.sink_logits);
-  args.out = row_0(op.out, op.q_begin), args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
+  args.out = op.out.data, args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
   const auto upload_blocks = [&](int rows) {
-    const std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, rows, true);
+    const std::vector<Block> blocks = blocks_of(op, rows, true);
     args.blocks = stream.upload(std::span<const Block>(blocks));
     return static_cast<unsigned>(blocks.size());
   };
@@ -224,7 +220,7 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
   args.observation = op.observation;
   args.before = static_cast<const float*>(op.before.data), args.before_stride = op.before.stride;
   const auto upload_blocks = [&](int keys) {
-    const std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, keys, false);
+    const std::vector<Block> blocks = blocks_of(op, keys, false);
     args.blocks = stream.upload(std::span<const Block>(blocks));
     return static_cast<unsigned>(blocks.size());
   };

@@ -24,7 +24,7 @@ template <int kStrips> struct QueryRows {
   __device__ explicit QueryRows(const PrefillArgs& a)
       : block(a.blocks[blockIdx.x / a.heads]), head(static_cast<int>(blockIdx.x % a.heads)),
         rows(min(kTile * kStrips, block.length - block.first)) {}
-  __device__ std::int64_t token(int row) const { return std::int64_t{block.begin} + block.first + row; }
+  __device__ std::int64_t query(int row) const { return std::int64_t{block.query} + block.first + row; }
 };
 
 /// The weights of a strip's rows for a tile of keys, rounded, as fragments of a product's left side.
@@ -95,7 +95,7 @@ template <class T, int kDim, int kStrips, bool kCapped> __device__ __forceinline
     ahead = tile * kTile - mine.block.first;
     count = min(kTile, mine.block.length - tile * kTile);
     token = mine.block.begin + tile * kTile, column = mine.head / a.group * a.head_dim;
-    queries.tile.begin_load_queries(a, mine.token(0), mine.head, mine.rows);
+    queries.tile.begin_load_queries(a, mine.query(0), mine.head, mine.rows);
     if (a.sink_logits) sink = a.sink_logits[mine.head] / unit;
   }
   const auto rows_of = [&](const void* matrix, std::int64_t stride) {
@@ -145,8 +145,8 @@ template <class T, int kDim, int kStrips, bool kCapped> __device__ __forceinline
       const int row = at.row + m * kStrip + r * 8;
       const float all = over_row(sum[m][r], Sum{}), inverse = 1.0f / all;
       if (row >= mine.rows) continue;
-      if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.token(row)] = unit * most[m][r] + logf(all);
-      const std::int64_t to = mine.token(row) * a.out_stride + mine.head * a.head_dim;
+      if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.query(row)] = unit * most[m][r] + logf(all);
+      const std::int64_t to = mine.query(row) * a.out_stride + mine.head * a.head_dim;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         const int d = n * 8 + at.t * 2;
