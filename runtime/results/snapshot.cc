@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMagic = "weft in flight 1";
+constexpr std::string_view kMagic = "weft in flight 2";  // the last character: the version of the format
 constexpr std::uint64_t kMostIndex = std::uint64_t{1} << 30, kSyncBytes = std::uint64_t{32} << 20;
 constexpr int kMostRecords = 1 << 16;
 
@@ -240,7 +240,10 @@ Snapshot::Snapshot(const fs::path& path) : file_(open_file(path)) {
   Trailer trailer;
   if (file_.size() < sizeof magic + sizeof trailer) throw damaged("is too short");
   file_.read(0, std::as_writable_bytes(std::span(magic)));
-  if (std::string_view(magic.data(), magic.size()) != kMagic) throw damaged("begins as no such file does");
+  if (std::string_view(magic.data(), magic.size()) != kMagic)
+    throw damaged(std::string_view(magic.data(), magic.size() - 1) == kMagic.substr(0, kMagic.size() - 1)
+                      ? "was saved by another version of Weft"
+                      : "begins as no such file does");
   const std::uint64_t end = file_.size() - sizeof trailer;
   file_.read(end, std::as_writable_bytes(std::span(&trailer, 1)));
   if (trailer.crc != crc_of(trailer) || trailer.index_at < sizeof magic || trailer.index_at > end ||

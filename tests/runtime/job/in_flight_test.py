@@ -327,7 +327,7 @@ class Contradictions(Case):
             length = take("<Q")  # of the texts of the kind
             at += length
         take("<i"), take("<Q")
-        place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 24}
+        place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 28}
         change(index, place)
         end = struct.pack("<QI", index_at, crc32c(index))
         self.saved.write_bytes(data[:index_at] + index + end + struct.pack("<I", crc32c(end)))
@@ -376,6 +376,7 @@ class CostsOnlyTime(Case):
         whole = self.saved.read_bytes()
         files = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".sums", ".run.json")}
         cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:],
+                 "was saved by another version of Weft": whole[:15] + b"1" + whole[16:],
                  "begins otherwise": b"a text of somebody else's, and no snapshot" * 9,
                  "its index is damaged": whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:]}
         for words, data in cases.items():
