@@ -880,7 +880,7 @@ class BadModels(Case):
         write_lines(self.input, [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 4}])
 
     def test_config(self):
-        for index, (changes, words) in enumerate([({"model_type": "gpt_oss"}, ["model_type", "gpt_oss", "opt"]),
+        for index, (changes, words) in enumerate([({"model_type": "mamba"}, ["model_type", "mamba", "opt"]),
                                                   ({"hidden_size": 0}, "hidden_size"), ({"hidden_size": "16"}, "hidden_size"),
                                                   ({"num_attention_heads": 3}, ["num_attention_heads", "hidden_size"]),
                                                   ({"activation_function": "relu6x"}, "relu6x"),
