@@ -125,8 +125,8 @@ __device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kIn
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
   }
-  [[maybe_unused]] constexpr int unrolled =
-      kInRegisters ? kDim / 16 : 4;  // more would take more addresses than there are registers for
+  // More would take more addresses than there are registers for.
+  [[maybe_unused]] constexpr int unrolled = kInRegisters ? kDim / 16 : 4;
 #pragma unroll unrolled
   for (int d = 0; d < kDim / 16; ++d) {
     std::uint32_t strip[kStrips][4];

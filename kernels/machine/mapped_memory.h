@@ -16,8 +16,8 @@
 
 namespace weft::kernels {
 
-/// Throws CapacityError if the machine, or the process's share of it, has less. Asking takes a tenth of a millisecond,
-/// so a MiB at most is not asked for.
+/// Throws CapacityError if the machine, or the process's share of it, has less. Asking reads files of each control
+/// group, so up to a MiB it does not ask.
 inline void require_available(std::size_t bytes) {
   if (bytes <= std::size_t{1} << 20) return;
   if (const std::size_t available = memory_available(); bytes > available)

@@ -54,8 +54,6 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
   else fields.refuse_unknown();
 }
 
-int coarse_bits(std::int64_t bits) { return static_cast<int>(bits); }
-
 /// Reads the shares of the KV, its format, or both.
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
@@ -63,8 +61,10 @@ void read_kv(const nlohmann::json& object, const std::string& where, PartialPoli
   if (fields.has("dtype")) format = KvFormat::of(dtype_from_text(fields.text("dtype"), where + ".dtype"));
   if (fields.has("coarse")) {
     Fields bits(fields.at("coarse"), where + ".coarse", Blame::usage);
-    format.coarse = {.keys = coarse_bits(bits.integer("keys", 1, kernels::kMostCoarseBits)),
-                     .values = coarse_bits(bits.integer("values", 1, kernels::kMostCoarseBits))};
+    const auto number = [&](const char* key) {
+      return static_cast<int>(bits.integer(key, 1, kernels::kMostCoarseBits));
+    };
+    format.coarse = {.keys = number("keys"), .values = number("values")};
     bits.refuse_unknown();
   }
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");

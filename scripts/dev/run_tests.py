@@ -9,7 +9,8 @@ longer than somebody would wait for it.
     --part K       the default tier, and the K-th of seven parts of the exhaustive one, which cost alike
 
 What tests write goes to memory if /dev/shm has room and does direct transfers, unless TMPDIR is set; tests of the disk
-itself have a folder of the build. Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default a number made from the commit."""
+itself have a folder of the build. Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default
+a number made from the commit."""
 
 import argparse
 import contextlib
@@ -28,7 +29,7 @@ PARTS = 7
 MOST_SECONDS = 30  # of a default test, on a machine that counts as fast as the one where this was set
 REFERENCE = 0.05  # seconds that count() takes there
 MEMORY = pathlib.Path("/dev/shm")
-MOST_IN_MEMORY = 4 << 30  # bytes that tests may write at one time; they take less than a tenth
+MOST_IN_MEMORY = 4 << 30  # free bytes that it takes; tests write far less at a time
 LINE = re.compile(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*(\*\*\*\w+| +Passed| +Not Run| +Skipped).*? (\d+\.\d+) sec")
 
 

@@ -7,8 +7,9 @@ compare with the first of them: these print a table.
                        [--prompt 512] [--scored 256] [--kv | --rules RULE ... | --output docs/lab/demo-model.md]
                        [--budgets 0.5 0.2 0.1 0.05] [--picture FILE.svg] [--losses FILE.json] [-- FLAGS OF WEFT ...]
 
-A RULE may end with @ and a --kv-dtype: h2o:0.05:0.05:cold=1.0@int8:3:2. A RULE with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
-rule at the same budget. --picture draws the rules over the budgets, --losses keeps what was measured for later calls.
+A RULE may end with @ and a --kv-dtype: h2o:0.05:0.05:cold=1.0@int8:3:2. A RULE with factors in braces, such as
+h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first rule at the same budget. --picture draws
+the rules over the budgets, --losses keeps what was measured for later calls.
 
 Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
 token by token through the decode path, so that retention acts as it does in generation. The budget is a share of the
