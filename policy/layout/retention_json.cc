@@ -58,7 +58,7 @@ nlohmann::ordered_json factor_json(std::int32_t factor) {
 }
 
 std::string factor_text(std::int32_t factor) {
-  return factor == Retention::kEverything ? "full" : factor_json(factor).dump();
+  return factor == Retention::kEverything ? "full" : to_line(factor_json(factor));
 }
 
 /// `or_list` ends the message if the entry may be a list instead.

@@ -180,7 +180,7 @@ std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab, std:
   for (const nlohmann::json& id : list) {
     if (id >= 0 && id < vocab) ids.push_back(id.get<std::int32_t>());
     else
-      notes.push_back("eos_token_id " + id.dump() + " is beyond the vocabulary of " + std::to_string(vocab) +
+      notes.push_back("eos_token_id " + to_line(id) + " is beyond the vocabulary of " + std::to_string(vocab) +
                       " and ends no answer");
   }
   return ids;

@@ -1,5 +1,4 @@
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -60,10 +60,10 @@ int run_analyze(const AnalyzeFlags& flags, const std::atomic<bool>& stop) {
     report = run_analysis(options, stop, [said = Clock::now()](std::int64_t tokens) mutable {
       if (Clock::now() - said < kSaid) return;
       said = Clock::now();
-      spdlog::info("{} tokens read", tokens);
+      log_info("{} tokens read", tokens);
     });
   } catch (const Interrupted&) {
-    spdlog::warn("stopped; nothing was written");
+    log_warn("stopped; nothing was written");
     return 130;
   }
   if (!flags.output.empty()) write_file_atomically(flags.output, policy::to_pretty(report) + "\n");

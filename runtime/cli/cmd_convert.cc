@@ -1,4 +1,3 @@
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "runtime/engine/convert.h"
 #include "runtime/engine/storage.h"
 #include "runtime/measure/report.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -33,12 +33,12 @@ int convert(const ConvertFlags& flags, const std::atomic<bool>& stop) {
   try {
     const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, !flags.no_verify_crc,
                                               format_of(flags), packing_lines());
-    spdlog::info(
+    log_info(
         "{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
         done.left_out ? "; " + std::to_string(done.left_out) + " that are not part of the model were left out" : "");
     return 0;
   } catch (const Interrupted&) {
-    spdlog::warn("stopped; {} was not written", flags.output);
+    log_warn("stopped; {} was not written", flags.output);
     return 130;
   }
 }

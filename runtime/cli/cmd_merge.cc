@@ -1,4 +1,3 @@
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -8,6 +7,7 @@
 #include "runtime/base/standard_streams.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/input_flags.h"
+#include "runtime/planning/log.h"
 #include "runtime/results/merge.h"
 
 namespace weft::runtime {
@@ -29,11 +29,11 @@ int run_merge(const MergeFlags& flags, const std::atomic<bool>& stop) {
   }
   const std::size_t answers = merge(flags.input, flags.parts, flags.output, stop);
   if (answers == 0) {
-    spdlog::warn("stopped; nothing was written");
+    log_warn("stopped; nothing was written");
     return 130;
   }
-  spdlog::info("{}: {} answers of {} shards, in the order of {}", flags.output, answers, flags.parts.size(),
-               flags.input.name());
+  log_info("{}: {} answers of {} shards, in the order of {}", flags.output, answers, flags.parts.size(),
+           flags.input.name());
   return 0;
 }
 

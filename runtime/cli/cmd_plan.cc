@@ -1,5 +1,4 @@
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +15,7 @@
 #include "runtime/job/progress.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/compare.h"
+#include "runtime/planning/log.h"
 #include "runtime/planning/machine_file.h"
 #include "runtime/planning/plan.h"
 
@@ -101,12 +101,12 @@ int run_plan(const PlanFlags& flags) {
   const bool folder = std::filesystem::is_directory(files.path());
   const bool shape_only =
       flags.weights.empty() && (!files.may_have_weights() || (folder && !Checkpoint::present(files.path())));
-  if (shape_only && folder) spdlog::info("{}: holds no weights; the plan is for what config.json says", flags.model);
+  if (shape_only && folder) log_info("{}: holds no weights; the plan is for what config.json says", flags.model);
   Progress progress(!is_drawn_on(STDERR_FILENO));
   const policy::PartialPolicy policy = flags.policy.policy(flags.model);
   const std::string weights = shape_only ? "random:1" : flags.weights;
   const auto source = open_model(flags.model, flags.dtype, weights, policy.weight_format);
-  for (const std::string& note : source->notes) spdlog::info("{}", note);
+  for (const std::string& note : source->notes) log_info("{}", note);
   check(flags, source->spec, policy);
   if (flags.machine.empty()) progress.stage("measuring this machine");
   const policy::Machine machine = flags.machine.empty() ? measured(options, *source) : read_machine(flags.machine);

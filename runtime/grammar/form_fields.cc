@@ -23,7 +23,7 @@ constexpr std::string_view kKinds[]{"json", "choice", "regex", "grammar", "json_
 AnswerForm schema_form(const ordered_json& value) {
   if (!value.is_string()) {
     check_schema(value);
-    return {AnswerForm::Kind::schema, value.dump()};
+    return {AnswerForm::Kind::schema, policy::to_line(value)};
   }
   const auto& text = value.get_ref<const std::string&>();  // vLLM takes a schema as text too
   if (text.size() > kLongestForm) throw FormError("is longer than " + std::to_string(kLongestForm) + " bytes");

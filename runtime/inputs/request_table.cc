@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "policy/base/json.h"
 #include "runtime/base/quote.h"
 
 namespace weft::runtime {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostNamed = 10;  // columns in a message
 
-std::string json_text(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string json_text(const std::string& text) { return policy::to_line(nlohmann::json(text)); }
 
 std::string list_of(const std::vector<std::string>& names) {
   std::string list;

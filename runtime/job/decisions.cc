@@ -6,6 +6,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "policy/base/json.h"
+
 namespace weft::runtime {
 namespace {
 
@@ -78,7 +80,7 @@ std::vector<std::string> decisions(const Session& session) {
   std::vector<std::string> lines{
       "backend " + session.backend().name() + ": " + session.backend_reason(),
       session.disk().engine_line(),
-      "policy: " + policy.to_json().dump(),
+      "policy: " + policy::to_line(policy.to_json()),
       fmt::format("weights: {} units, {}", footprint.shape.unit_home.size(), homes(footprint.shape.unit_home)),
       fmt::format("KV cache: {} buffers of {}, {}; {} slots of {} a sequence, layer and KV head",
                   footprint.shape.kv_home.size(), kv_buffer_bytes(footprint), homes(footprint.shape.kv_home),

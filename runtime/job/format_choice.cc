@@ -1,13 +1,12 @@
 #include "runtime/job/format_choice.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 #include <vector>
 
 #include "runtime/base/standard_streams.h"
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -63,10 +62,9 @@ FormatChoice choose_formats(JobOptions& options, const ModelSource& source, cons
   options.weight_formats.clear();
   if (of_source > 0) chosen.source = std::move(others[static_cast<std::size_t>(of_source) - 1]);
   if (!options.quiet)
-    spdlog::info("{}: weights {}, keys and values {}",
-                 begun ? "as the run was begun" : "the fastest of what is allowed",
-                 options.policy.weight_format ? policy::to_text(*options.policy.weight_format) : name_of(source.type),
-                 policy::to_text(*options.policy.kv_format, source.type));
+    log_info("{}: weights {}, keys and values {}", begun ? "as the run was begun" : "the fastest of what is allowed",
+             options.policy.weight_format ? policy::to_text(*options.policy.weight_format) : name_of(source.type),
+             policy::to_text(*options.policy.kv_format, source.type));
   return chosen;
 }
 

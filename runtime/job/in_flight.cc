@@ -1,7 +1,5 @@
 #include "runtime/job/in_flight.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "policy/layout/policy.h"
 #include "runtime/base/sha256.h"
 #include "runtime/job/job_record.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -71,10 +70,10 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
   try {
     snapshot_.emplace(path);
   } catch (const NotAFile& none) {
-    if (!none.missing) spdlog::warn("{}; what was in flight begins again", none.what());
+    if (!none.missing) log_warn("{}; what was in flight begins again", none.what());
     return;
   } catch (const Error& damaged) {
-    spdlog::warn("{}; what was in flight begins again", damaged.what());
+    log_warn("{}; what was in flight begins again", damaged.what());
     return;
   }
   const std::string was = snapshot_->kind().retention;
@@ -83,7 +82,7 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
   allowed.insert(allowed.end(), options.retentions.begin(), options.retentions.end());
   const auto it = std::find_if(allowed.begin(), allowed.end(), [&](const auto& r) { return retention_text(r) == was; });
   if (snapshot_->kind().run != run_ || (known ? *known != was : it == allowed.end())) {
-    spdlog::warn("{}: is of another run; what was in flight begins again", path.string());
+    log_warn("{}: is of another run; what was in flight begins again", path.string());
     snapshot_.reset();
     return;
   }
@@ -101,7 +100,7 @@ InFlight::InFlight(const JobOptions& options, const SavedWork& saved, const std:
                                                             .kv = SlotRecords::kind(session.footprint()),
                                                             .records = static_cast<std::int32_t>(parts_.size())} {
   if (snapshot_ && snapshot_->kind() != kind_) {
-    spdlog::warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
+    log_warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
     snapshot_ = nullptr;
   }
   for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i)
@@ -118,7 +117,7 @@ SlotRecords& InFlight::rows() {
 }
 
 void InFlight::say(const std::string& words) {
-  if (!std::exchange(said_, true)) spdlog::warn("{}", words);
+  if (!std::exchange(said_, true)) log_warn("{}", words);
 }
 
 bool InFlight::has(std::uint64_t request, std::int32_t choice) const {
@@ -248,7 +247,7 @@ void InFlight::write(std::span<const Sequence> block) {
   ++count_;
   newer_ = true;
   saved_ = count;
-  spdlog::debug("saved {} sequences in flight: {}", count, policy::bytes_to_text(bytes_));
+  log_debug("saved {} sequences in flight: {}", count, policy::bytes_to_text(bytes_));
 }
 
 /// Copies the sequences that still wait for a place. They are only in the file from which this run continues.

@@ -30,6 +30,7 @@
 #include "runtime/job/spill_space.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
+#include "runtime/planning/log.h"
 #include "runtime/results/journal.h"
 #include "runtime/results/result_line.h"
 #include "runtime/results/result_lines.h"
@@ -74,7 +75,7 @@ void take_suggestions(JobOptions& options, const ModelSource& source) {
     if (!options.max_tokens_given && suggested.max_tokens) options.max_tokens = *suggested.max_tokens;
     options.defaults.fill_from(suggested);
   } else if (const std::string text = suggested.text(); !text.empty()) {
-    spdlog::info(
+    log_info(
         "generation_config.json suggests {}; --generation-config auto takes that for requests that say nothing "
         "else",
         text);
@@ -86,15 +87,15 @@ void warn_of_memory(const Session& session, const std::string& disk_directory) {
   const std::uint64_t bytes = session.storage().buffers().spill_bytes() + session.copy_bytes();
   struct statfs status {};
   if (bytes == 0 || ::statfs(disk_directory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) return;
-  spdlog::warn("--disk-dir {}: is in memory (tmpfs), so the {} that lie there count as host memory; name a disk",
-               disk_directory, policy::bytes_to_text(bytes));
+  log_warn("--disk-dir {}: is in memory (tmpfs), so the {} that lie there count as host memory; name a disk",
+           disk_directory, policy::bytes_to_text(bytes));
 }
 
 /// Puts this run's kernels into the record. Warns if earlier ones round differently.
 void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std::string& output) {
   const std::string kind = kernels::kernel_kind(backend);
   if (const std::string others = record.add_kernels(kind); !others.empty())
-    spdlog::warn(
+    log_warn(
         "{}: some answers were computed by {}, the rest will be by {}, which rounds differently: a request may "
         "get other tokens than it would have got there",
         output, in_quotes(others), in_quotes(kind));
@@ -135,7 +136,7 @@ struct Job {
 };
 
 std::unique_ptr<Journal> open_journal(const JobOptions& options, const std::atomic<bool>& stop) {
-  const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  const auto warn = [](const std::string& text) { log_warn("{}", text); };
   return std::make_unique<Journal>(options.output, options.resume.on,
                                    JournalOptions{.durability = options.durability, .stop = &stop, .warn = warn});
 }
@@ -157,8 +158,8 @@ void tidy_up(const Job& job) {
 /// Tells of requests without an answer, and how to get one.
 void warn_of_failures(const Job& job, std::size_t refused) {
   if (refused == 0) return;
-  spdlog::warn("{} of {} requests have no answer; each has a line that says why{}", refused, job.mine,
-               job.pipe() ? "" : "; mend what it names and give --resume=force,retry to try them again");
+  log_warn("{} of {} requests have no answer; each has a line that says why{}", refused, job.mine,
+           job.pipe() ? "" : "; mend what it names and give --resume=force,retry to try them again");
 }
 
 int end_without_work(Job& job) {
@@ -166,8 +167,8 @@ int end_without_work(Job& job) {
     begin_results(job, job.options.policy.retention.value_or(policy::Retention{}));
   const std::size_t refused = job.results.finish(job.requests, job.mine);
   job.progress.clear();
-  spdlog::info("{} of {} requests are answered in {}{}", job.mine - refused, job.mine, job.output_name(),
-               job.options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+  log_info("{} of {} requests are answered in {}{}", job.mine - refused, job.mine, job.output_name(),
+           job.options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
   tidy_up(job);
   warn_of_failures(job, refused);
   return refused > 0 ? kSomeRefused : 0;
@@ -176,12 +177,12 @@ int end_without_work(Job& job) {
 void announce(const Session& session, const JobOptions& options) {
   if (!options.quiet) {
     const std::string shares = session.backend().core_shares();
-    spdlog::info("{}: {}; {}{}", session.backend().name(), session.backend().description(),
-                 shares.empty() ? "" : shares + "; ", session.disk().engine_line());
-    spdlog::info("{}", session.plan_line());
-    for (const std::string& line : decisions(session)) spdlog::debug("{}", line);
+    log_info("{}: {}; {}{}", session.backend().name(), session.backend().description(),
+             shares.empty() ? "" : shares + "; ", session.disk().engine_line());
+    log_info("{}", session.plan_line());
+    for (const std::string& line : decisions(session)) log_debug("{}", line);
   }
-  if (const std::string warning = session.backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
+  if (const std::string warning = session.backend().warning(); !warning.empty()) log_warn("{}", warning);
   if (!options.quiet) warn_of_memory(session, options.machine.disk_directory);
 }
 
@@ -203,8 +204,8 @@ std::unique_ptr<Session> open_session(Job& job, JobPlan& plan, bool first) {
   } catch (const Interrupted&) {
     job.progress.clear();
     if (!first) job.results.finish();
-    spdlog::warn("stopped while the weights were loaded; run the same command again{}",
-                 first || job.pipe() ? "" : " with --resume");
+    log_warn("stopped while the weights were loaded; run the same command again{}",
+             first || job.pipe() ? "" : " with --resume");
     return nullptr;
   }
 }
@@ -251,19 +252,19 @@ void summarise(Job& job, ordered_json report, std::size_t refused) {
   if (!job.options.report.empty()) write_file_atomically(job.options.report, policy::to_pretty(report) + "\n");
   if (!job.options.quiet) std::fputs(table(report, job.options.verbose).c_str(), stderr);
   const std::size_t earlier = job.mine - job.open.todo.size() - job.open.refused.size();
-  spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", job.mine - refused,
-               job.mine, earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
-               refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(job.progress.seconds()),
-               report.at("tokens_per_second").at("total").get<double>(), job.output_name());
+  log_info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", job.mine - refused,
+           job.mine, earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
+           refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(job.progress.seconds()),
+           report.at("tokens_per_second").at("total").get<double>(), job.output_name());
   warn_of_failures(job, refused);
 }
 
 int end_stopped(Job& job, const Ran& ran) {
   job.results.finish();
   job.progress.clear();
-  spdlog::warn("stopped; {} of {} requests are answered{}; {}", job.progress.answered(), job.mine, ran.saved_words,
-               job.pipe() ? "the answers went to standard output, so no run can continue"
-                          : "run the same command with --resume to continue");
+  log_warn("stopped; {} of {} requests are answered{}; {}", job.progress.answered(), job.mine, ran.saved_words,
+           job.pipe() ? "the answers went to standard output, so no run can continue"
+                      : "run the same command with --resume to continue");
   return 130;
 }
 
@@ -304,9 +305,9 @@ void say_what_would_run(const Job& job) {
   job.progress.clear();
   std::uint64_t prompts = 0;
   for (const std::uint32_t index : job.open.todo) prompts += job.requests.entry(index).prompt_tokens;
-  spdlog::info("dry run: {} of {} requests would run{}: {} prompt tokens, at most {} generated", job.open.todo.size(),
-               job.mine, job.open.refused.empty() ? "" : fmt::format(", {} are refused", job.open.refused.size()),
-               prompts, most_tokens(job.requests, job.open.todo));
+  log_info("dry run: {} of {} requests would run{}: {} prompt tokens, at most {} generated", job.open.todo.size(),
+           job.mine, job.open.refused.empty() ? "" : fmt::format(", {} are refused", job.open.refused.size()), prompts,
+           most_tokens(job.requests, job.open.todo));
 }
 
 /// Plans what would run, and computes nothing.
@@ -319,12 +320,12 @@ int end_dry_run(Job& job, const LengthClasses& classes) {
     const Planned planned = plan.choose(*backend, free_bytes(*backend, job.options.machine.disk_directory));
     const policy::Candidate& best = planned.best();
     seconds += best.prediction.seconds;
-    spdlog::info("dry run: {}; {} of {} device memory; {:.1f} tokens/s predicted", policy_line(best.policy),
-                 policy::bytes_to_text(best.prediction.bytes[0]),
-                 policy::bytes_to_text(best.policy.budgets[policy::Tier::device]), best.prediction.tokens_per_second());
+    log_info("dry run: {}; {} of {} device memory; {:.1f} tokens/s predicted", policy_line(best.policy),
+             policy::bytes_to_text(best.prediction.bytes[0]),
+             policy::bytes_to_text(best.policy.budgets[policy::Tier::device]), best.prediction.tokens_per_second());
   }
-  spdlog::info("dry run: {} predicted in all, without the time that loading takes; nothing was computed",
-               duration_text(seconds));
+  log_info("dry run: {} predicted in all, without the time that loading takes; nothing was computed",
+           duration_text(seconds));
   return 0;
 }
 
@@ -337,7 +338,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   check_and_announce(options);
   Progress progress(options.quiet);
   const auto opened = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
-  for (const std::string& note : opened->notes) spdlog::info("{}", note);
+  for (const std::string& note : opened->notes) log_info("{}", note);
   take_suggestions(options, *opened);
   const bool pipe = options.output == kPipe;
   if (pipe) options.save_every.reset();  // no resume could continue from a pipe

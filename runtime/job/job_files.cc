@@ -1,6 +1,5 @@
 #include "runtime/job/job_files.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/measure/report.h"
+#include "runtime/planning/log.h"
 #include "runtime/requests/request_checks.h"
 #include "runtime/results/result_lines.h"
 #include "runtime/results/run_record.h"
@@ -110,8 +110,8 @@ void check_and_announce(const JobOptions& options) {
                      std::to_string(options.max_tokens));
   options.defaults.check();
   if (options.input.is_pipe() && isatty(STDIN_FILENO) == 1)
-    spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
-  if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
+    log_info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
+  if (options.output == kPipe) log_info("answers go to standard output; a run that is stopped cannot be resumed");
 }
 
 RequestFile checked_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
@@ -141,7 +141,7 @@ RequestFile checked_requests(const JobOptions& options, const ModelSource& sourc
         ": asks for log-probabilities of prompts, which need --retention full; weft score gives those of a "
         "continuation under any retention");
   if (const std::size_t doubled = requests.doubled_first_tokens())
-    spdlog::warn(
+    log_warn(
         "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "
         "give such requests \"add_special_tokens\": false",
         requests.path().string(), doubled, requests.size(),

@@ -1,7 +1,5 @@
 #include "runtime/job/job_plan.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <limits>
 #include <sstream>
@@ -9,6 +7,7 @@
 #include "runtime/base/duration.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/measure_machine.h"
+#include "runtime/planning/log.h"
 #include "runtime/planning/machine_file.h"
 
 namespace weft::runtime {
@@ -16,7 +15,7 @@ namespace {
 
 void say_lines(const std::string& text) {
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) spdlog::debug("{}", line);
+  for (std::string line; std::getline(lines, line);) log_debug("{}", line);
 }
 
 /// Bytes of host memory that the run may use; UINT64_MAX if there is no budget.
@@ -151,11 +150,10 @@ Planned JobPlan::choose(kernels::Backend& backend, const policy::Budgets& free) 
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
   if (!options_.machine_file.empty()) require_same_kind(*machine_, options_.machine_file, backend);
   policy::PartialPolicy policy = options_.policy;
-  spdlog::debug(
-      "{} choices to compute; of each tier a run may use device {}, host {}, disk {} where no budget is given",
-      *work(policy.retention.value_or(policy::Retention{})).requests,
-      policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
-      policy::bytes_to_text(free[offload::Tier::disk]));
+  log_debug("{} choices to compute; of each tier a run may use device {}, host {}, disk {} where no budget is given",
+            *work(policy.retention.value_or(policy::Retention{})).requests,
+            policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
+            policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
     const Planned planned = plan(backend, free);
     const PlanRequest wanted = request(free);
@@ -163,12 +161,11 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
     if (options_.verbose) say_lines(plan_table(wanted, planned, what_would_help(wanted, planned), true));
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
-      spdlog::info(
-          "planned what the policy leaves open, for {}: {:.1f} tokens/s predicted, {} in all",
-          options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
-          prediction_->prediction.tokens_per_second(), duration_text(prediction_->prediction.seconds));
+      log_info("planned what the policy leaves open, for {}: {:.1f} tokens/s predicted, {} in all",
+               options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
+               prediction_->prediction.tokens_per_second(), duration_text(prediction_->prediction.seconds));
   } else {
-    spdlog::debug("the policy leaves nothing open: nothing is planned");
+    log_debug("the policy leaves nothing open: nothing is planned");
   }
   return {policy, work(policy.retention.value_or(policy::Retention{}))};
 }

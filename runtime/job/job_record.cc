@@ -1,6 +1,5 @@
 #include "runtime/job/job_record.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "runtime/base/stop.h"
 #include "runtime/base/version.h"
 #include "runtime/model/fingerprint.h"
+#include "runtime/planning/log.h"
 #include "runtime/results/result_lines.h"
 #include "runtime/results/snapshot.h"
 #include "runtime/text/chat_template.h"
@@ -48,7 +48,7 @@ std::string weights_difference(const WeightsPin& was, WeightsPin& is, const Chec
   is.checksum = was.checksum;
   if (was.state == is.state) return "";
   if (was.checksum) {
-    spdlog::info("{}: was copied, touched or changed; reading it whole to see which", is.name);
+    log_info("{}: was copied, touched or changed; reading it whole to see which", is.name);
     return checkpoint.checksum(file, stop) == *was.checksum ? "" : "its contents have changed";
   }
   if (!was.state.same_file(is.state) && was.state.size == is.state.size && was.state.modified == is.state.modified)
@@ -81,7 +81,7 @@ void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSo
         options.output + ": belongs to another run: " + source.checkpoint->files()[i].string() + ": " + words;
     if (!options.resume.force)
       throw UsageError(message + "; put the old file back, choose another output, or go on anyway with --resume=force");
-    spdlog::warn("{}; going on anyway, and what was in flight begins again", message);
+    log_warn("{}; going on anyway, and what was in flight begins again", message);
     is.checksum.reset();
     Snapshot::remove(Snapshot::place(options.output));  // else answers would be of two models
   }
@@ -102,15 +102,15 @@ void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, J
       throw UsageError(options.output + ": belongs to another run: " + words +
                        "; choose another output, or go on anyway with --resume=force" +
                        (options.resume.retry ? ",retry" : ""));
-    spdlog::warn("{}: belongs to another run: {}; going on anyway", options.output, words);
+    log_warn("{}: belongs to another run: {}; going on anyway", options.output, words);
   }
   require_same_weights(*before, now, source, options, stop);
   now.created = before->created;
   now.kernels = before->kernels;
   now.durable_bytes = before->durable_bytes;
   if (!now.durable_bytes || options.durability != Durability::power) return;
-  spdlog::warn("{}: a flush to disk failed; its answers after byte {} are computed again", options.output,
-               *before->durable_bytes);
+  log_warn("{}: a flush to disk failed; its answers after byte {} are computed again", options.output,
+           *before->durable_bytes);
   journal.cut(*now.durable_bytes);
   now.durable_bytes.reset();
 }
@@ -183,13 +183,12 @@ std::vector<bool> answered(Journal& journal, RunRecord& now, const ModelSource& 
       options.resume.on && fs::exists(Snapshot::place(options.output)) && fs::exists(RunRecord::place(options.output));
   if (!journal.empty() || in_flight) continue_run(journal, now, source, options, stop);
   std::vector<bool> done = journal.recover(requests, options.resume.repair, options.resume.retry);
-  if (journal.torn_bytes() > 0)
-    spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
+  if (journal.torn_bytes() > 0) log_info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
   if (journal.set_aside() > 0)
-    spdlog::warn("{0}: {1} damaged lines are now in {0}.bad", options.output, journal.set_aside());
+    log_warn("{0}: {1} damaged lines are now in {0}.bad", options.output, journal.set_aside());
   if (journal.retried() > 0)
-    spdlog::info("{0}: {1} requests that failed are tried again; their lines are now in {0}.bad", options.output,
-                 journal.retried());
+    log_info("{0}: {1} requests that failed are tried again; their lines are now in {0}.bad", options.output,
+             journal.retried());
   return done;
 }
 
@@ -218,7 +217,7 @@ void LiveRecord::set_durable(std::uint64_t bytes) {
   try {
     record_.write(output_);
   } catch (const IoError& also) {  // the failed flush is what matters
-    spdlog::warn("{}", also.what());
+    log_warn("{}", also.what());
   }
 }
 
@@ -276,7 +275,7 @@ void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
 } catch (const Interrupted&) {
 } catch (const std::bad_alloc&) {
 } catch (const std::exception& failed) {  // a resume then has less to compare
-  spdlog::warn("{}", failed.what());
+  log_warn("{}", failed.what());
 }
 
 }  // namespace weft::runtime

@@ -1,12 +1,11 @@
 #include "runtime/job/length_classes.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "runtime/base/duration.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -104,12 +103,12 @@ class Splitter {
 void say(const LengthClasses& classes, const Splitter& splitter, double as_one) {
   double sum = 0;
   for (const LengthClasses::One& one : classes.all) sum += one.seconds;
-  spdlog::info("requests of very different lengths run in {} classes: {} predicted in all, {} as one",
-               classes.all.size(), duration_text(sum), duration_text(as_one));
+  log_info("requests of very different lengths run in {} classes: {} predicted in all, {} as one", classes.all.size(),
+           duration_text(sum), duration_text(as_one));
   for (const LengthClasses::One& one : classes.all) {
     std::uint64_t longest = 0;
     for (const std::uint32_t index : one.todo) longest = std::max(longest, splitter.length(index));
-    spdlog::info("  {} requests of up to {} tokens, {}", one.todo.size(), longest, duration_text(one.seconds));
+    log_info("  {} requests of up to {} tokens, {}", one.todo.size(), longest, duration_text(one.seconds));
   }
 }
 

@@ -1,7 +1,5 @@
 #include "runtime/job/place_runner.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -13,6 +11,7 @@
 #include "offload/disk_store.h"
 #include "runtime/base/handover.h"
 #include "runtime/job/work_list.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -117,7 +116,7 @@ class PlaceRunner {
                       in_flight_.resumes_from());
       } catch (const offload::LostPage& lost) {
         if (++lost_ > kMostLost) give_up(lost);
-        spdlog::warn("{}; what was computed with it is computed again", lost.what());
+        log_warn("{}; what was computed with it is computed again", lost.what());
       }
       const std::size_t of_again = std::min(taken_, again.size());
       count -= taken_ - of_again;
@@ -192,7 +191,7 @@ std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const R
       if (static_cast<std::uint32_t>(saved.index) >= entry.n || ended.contains({saved.request, saved.index})) continue;
       begun.insert(saved.request);  // also if it is not taken up: it has begun in `answers`
       if (answers.take_up(requests.read(saved.request), saved)) ended.insert({saved.request, saved.index});
-      else spdlog::warn("a choice that has ended is not as this run would have ended it; it begins again");
+      else log_warn("a choice that has ended is not as this run would have ended it; it begins again");
     }
   }
   std::vector<WorkItem> items;

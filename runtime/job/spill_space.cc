@@ -1,13 +1,12 @@
 #include "runtime/job/spill_space.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "runtime/base/stop.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 
@@ -27,8 +26,8 @@ offload::OnFullDisk wait_for_spill_space(const std::atomic<bool>& stop) {
       if (now - full->since > patience) return false;
       if (now - full->said >= pause) {
         full->said = now;
-        spdlog::warn("{}; trying again for {} s", what,
-                     std::chrono::ceil<std::chrono::seconds>(patience - (now - full->since)).count());
+        log_warn("{}; trying again for {} s", what,
+                 std::chrono::ceil<std::chrono::seconds>(patience - (now - full->since)).count());
       }
     }
     while (Clock::now() < now + between) {

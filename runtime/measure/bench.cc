@@ -1,7 +1,5 @@
 #include "runtime/measure/bench.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +11,7 @@
 #include "runtime/measure/bound.h"
 #include "runtime/measure/lane_gaps.h"
 #include "runtime/measure/report.h"
+#include "runtime/planning/log.h"
 #include "runtime/planning/machine_file.h"
 #include "runtime/planning/plan.h"
 
@@ -198,7 +197,7 @@ void run_bench(const BenchOptions& options, const std::atomic<bool>& stop, const
     return {policy, workload(options, policy.retention.value_or(policy::Retention{}), source->spec.windows)};
   };
   Session session(*source, decide, options.machine, stop);
-  if (const std::string warning = session.backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
+  if (const std::string warning = session.backend().warning(); !warning.empty()) log_warn("{}", warning);
   std::optional<Ceilings> ceilings;
   if (!options.ceilings.empty())
     ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);

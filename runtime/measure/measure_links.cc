@@ -1,6 +1,5 @@
 #include "runtime/measure/measure_links.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -143,7 +143,7 @@ std::unique_ptr<Disk> open_disk(kernels::Backend& backend, const MachineOptions&
       why = std::string("has no room (") + failed.what() + ")";
     }
   disk->spill.reset();
-  spdlog::warn("--disk-dir {}: {}; nothing is planned to be spilled there", options.disk_directory, why);
+  log_warn("--disk-dir {}: {}; nothing is planned to be spilled there", options.disk_directory, why);
   return disk;
 }
 

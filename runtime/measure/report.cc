@@ -1,7 +1,6 @@
 #include "runtime/measure/report.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +12,7 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/duration.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -50,19 +50,19 @@ PackingProgress packing_lines() {
       [next = Clock::time_point{}](const std::filesystem::path& file, std::uint64_t done, std::uint64_t all) mutable {
         if (done < all && Clock::now() < next) return;
         next = Clock::now() + kPause;
-        spdlog::info("{}: {:.0f} % of {} of weights are quantised", file.string(),
-                     all > 0 ? 100 * double(done) / double(all) : 100.0, policy::bytes_to_text(all));
+        log_info("{}: {:.0f} % of {} of weights are quantised", file.string(),
+                 all > 0 ? 100 * double(done) / double(all) : 100.0, policy::bytes_to_text(all));
       };
 }
 
 std::function<void(const std::string&)> warning_lines() {
-  return [](const std::string& text) { spdlog::warn("{}", text); };
+  return [](const std::string& text) { log_warn("{}", text); };
 }
 
 std::function<void(double)> quantising_line(const ModelSource& source) {
   if (!source.checkpoint) return {};
   return [&source](double seconds) {
-    spdlog::info(
+    log_info(
         "the weights will be quantised for {} longer; weft convert --weight-dtype {} writes a copy that later "
         "runs only read",
         duration_text(seconds), name_of(source.weight_format->dtype));
@@ -254,7 +254,7 @@ TraceFile::~TraceFile() {
     file_.append("\n]}\n");
     file_.commit();
   } catch (const std::exception& failed) {
-    spdlog::warn("the trace is not written: {}", failed.what());
+    log_warn("the trace is not written: {}", failed.what());
   }
 }
 

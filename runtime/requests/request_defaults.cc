@@ -13,8 +13,8 @@ namespace {
 
 void require(const char* flag, const std::optional<double>& value, double low, double high) {
   if (!value || (*value >= low && *value <= high)) return;
-  throw UsageError(std::string(flag) + " must be a number from " + nlohmann::json(low).dump() + " to " +
-                   nlohmann::json(high).dump() + ", got " + std::to_string(*value));
+  throw UsageError(std::string(flag) + " must be a number from " + policy::to_line(nlohmann::json(low)) + " to " +
+                   policy::to_line(nlohmann::json(high)) + ", got " + std::to_string(*value));
 }
 
 void require(const char* flag, const std::optional<std::int64_t>& value, std::int64_t high) {

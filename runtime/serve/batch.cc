@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "policy/base/json.h"
+
 namespace weft::runtime {
 
 using nlohmann::ordered_json;
@@ -92,7 +94,7 @@ Batch batch_from(const nlohmann::json& json) {
   json.at("endpoint").get_to(batch.endpoint);
   json.at("input_file_id").get_to(batch.input_file_id);
   json.at("completion_window").get_to(batch.completion_window);
-  batch.metadata = json.at("metadata").dump();
+  batch.metadata = policy::to_line(json.at("metadata"));
   json.at("number").get_to(batch.number);
   const auto name = std::find(kStatusNames.begin(), kStatusNames.end(), json.at("status").get<std::string>());
   if (name == kStatusNames.end()) throw std::out_of_range("status");

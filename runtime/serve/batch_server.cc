@@ -1,7 +1,6 @@
 #include "runtime/serve/batch_server.h"
 
 #include <httplib.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/quote.h"
+#include "runtime/planning/log.h"
 #include "runtime/serve/batch_request.h"
 
 namespace weft::runtime {
@@ -118,7 +118,7 @@ class BatchServer {
     try {
       std::rethrow_exception(thrown);
     } catch (const std::exception& error) {
-      spdlog::warn("{}", error.what());
+      log_warn("{}", error.what());
       refuse(response, 500, error.what(), "server_error");
     }
   }
@@ -204,7 +204,7 @@ class BatchServer {
                                     try {
                                       file->read(offset, std::as_writable_bytes(std::span(piece)));
                                     } catch (const Error& error) {
-                                      spdlog::warn("{}", error.what());
+                                      log_warn("{}", error.what());
                                       return false;
                                     }
                                     return sink.write(piece.data(), piece.size());
@@ -306,9 +306,9 @@ int serve(const ServeOptions& options, const std::atomic<bool>& stop) {
   BatchWorker worker(store, options.command);
   BatchServer server(options, store, worker);
   server.bind();
-  spdlog::info("serving batches of {} at http://127.0.0.1:{}/v1; files and batches are in {}{}",
-               options.model_names.front(), options.port, options.folder,
-               options.api_key.empty() ? "; everybody on this machine may ask (no --api-key)" : "");
+  log_info("serving batches of {} at http://127.0.0.1:{}/v1; files and batches are in {}{}",
+           options.model_names.front(), options.port, options.folder,
+           options.api_key.empty() ? "; everybody on this machine may ask (no --api-key)" : "");
   std::thread works([&] { worker.run(stop); });
   std::thread waits([&] {
     while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -318,7 +318,7 @@ int serve(const ServeOptions& options, const std::atomic<bool>& stop) {
   server.listen();
   waits.join();
   works.join();
-  spdlog::info("stopped; batches that are not over go on at the next start");
+  log_info("stopped; batches that are not over go on at the next start");
   return 0;
 }
 

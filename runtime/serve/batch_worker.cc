@@ -8,11 +8,10 @@
 #include <span>
 #include <utility>
 
-#include <spdlog/spdlog.h>
-
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/stop.h"
+#include "runtime/planning/log.h"
 #include "runtime/requests/requests.h"
 
 namespace weft::runtime {
@@ -96,7 +95,7 @@ void BatchWorker::run(const std::atomic<bool>& stop) {
       if (const auto batch = store_.next()) work_on(*batch, stop);
       else sleep(kLook);
     } catch (const Error& error) {  // a full disk; what was begun is done again
-      spdlog::warn("{}", error.what());
+      log_warn("{}", error.what());
       sleep(kBetweenTries);
     }
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "policy/base/json.h"
 #include "runtime/template/evaluator.h"
 #include "runtime/template/text.h"
 
@@ -135,7 +136,7 @@ PyValue from_json(const nlohmann::ordered_json& json) {
   if (json.is_null()) return PyValue::none();
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX)
-    throw Stuck("the number " + json.dump() + " does not fit 64 bits with a sign");
+    throw Stuck("the number " + policy::to_line(json) + " does not fit 64 bits with a sign");
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return json.get<std::string>();

@@ -39,12 +39,6 @@ struct Stream {
   float scale() const { return 1 / std::sqrt(static_cast<float>(shape.head_dim)); }
 };
 
-void append(Tokens& all, const Tokens& more) {
-  all.q.insert(all.q.end(), more.q.begin(), more.q.end());
-  all.k.insert(all.k.end(), more.k.begin(), more.k.end());
-  all.v.insert(all.v.end(), more.v.begin(), more.v.end());
-}
-
 /// The outputs of one sequence, prompt and then step by step, alone in its block.
 std::vector<std::vector<float>> outputs(const Place& place, const Stream& stream, int prompt, int steps, Keep keep,
                                         int slots, Scoring scoring, DType dtype) {

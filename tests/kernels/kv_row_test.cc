@@ -24,7 +24,7 @@ namespace {
 constexpr Keep kAll{0, INT32_MAX, 0, 0};
 constexpr double kTolerance = 2e-4;  ///< on the CPU queries and weights have 16 bits (cpu/levels.h)
 
-std::vector<std::uint8_t> bytes_from(const std::string& hex) {
+std::vector<std::uint8_t> hex_bytes(const std::string& hex) {
   std::vector<std::uint8_t> bytes;
   for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
     bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
@@ -32,7 +32,7 @@ std::vector<std::uint8_t> bytes_from(const std::string& hex) {
 }
 
 std::vector<float> floats_from(const json& value) {
-  const auto bytes = bytes_from(value.get<std::string>());
+  const auto bytes = hex_bytes(value.get<std::string>());
   std::vector<float> numbers(bytes.size() / sizeof(float));
   std::memcpy(numbers.data(), bytes.data(), bytes.size());
   return numbers;
@@ -65,7 +65,7 @@ TEST_CASE("keys and values are quantised as the model does it, by prompts and by
   const SlotType type = GENERATE(from_range(kKinds));
   for (const json& row : cases().at("rows")) {
     const auto numbers = floats_from(row.at("numbers"));
-    const auto key = bytes_from(row.at(name_of(type.key_type()))), value = bytes_from(row.at(name_of(type.dtype)));
+    const auto key = hex_bytes(row.at(name_of(type.key_type()))), value = hex_bytes(row.at(name_of(type.dtype)));
     const int dim = static_cast<int>(numbers.size());
     CAPTURE(place.name, type.name(), dim, row.at("note").get<std::string>());
     REQUIRE(kernels::kv_row_bytes(type.key_type(), dim) == key.size());

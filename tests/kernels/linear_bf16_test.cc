@@ -6,19 +6,13 @@
 
 #include "kernels/error.h"
 #include "kernels/linear/linear_cpu.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::kernels;
+using test::normal;
 
 namespace {
-
-std::vector<float> normal(std::int64_t count, unsigned seed, float deviation = 1) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> distribution(0, deviation);
-  std::vector<float> numbers(static_cast<std::size_t>(count));
-  for (float& x : numbers) x = distribution(generator);
-  return numbers;
-}
 
 /// As bf16, `misaligned` numbers after the start of a vector.
 struct Weights {

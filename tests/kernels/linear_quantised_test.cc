@@ -12,19 +12,13 @@
 #include "kernels/linear/quantise.h"
 #include "kernels/machine/cpu_features.h"
 #include "kernels/quantised.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::kernels;
+using test::normal;
 
 namespace {
-
-std::vector<float> normal(std::size_t count, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> distribution;
-  std::vector<float> numbers(count);
-  for (float& x : numbers) x = distribution(generator);
-  return numbers;
-}
 
 /// A matrix [rows, cols] and the same quantised.
 struct Quantised {

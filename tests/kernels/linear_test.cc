@@ -11,23 +11,17 @@
 #include "kernels/error.h"
 #include "kernels/linear/linear_kernels.h"
 #include "kernels/machine/cpu_features.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::kernels;
+using test::normal;
 
 namespace {
 
 struct Shape {
   int m, n, k;
 };
-
-std::vector<float> normal(std::size_t count, unsigned seed, float deviation = 1) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> distribution(0, deviation);
-  std::vector<float> numbers(count);
-  for (float& x : numbers) x = distribution(generator);
-  return numbers;
-}
 
 /// Numbers of `dtype` that start `misaligned` elements after a 64-byte boundary.
 class Stored {

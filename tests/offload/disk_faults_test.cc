@@ -20,16 +20,18 @@
 
 #include "kernels/error.h"
 #include "offload/disk_store.h"
+#include "tests/offload/engines.h"
 #include "tests/support/bytes.h"
 #include "tests/support/faulty_disk.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::offload;
 using Catch::Matchers::Contains;
+using test::every_engine;
+using test::kMiB;
 
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 struct Bench {
   test::TemporaryFolder folder;
@@ -56,8 +58,6 @@ struct Bench {
   }
   void write_spill() { store.write({spill, 0, 2 * kMiB}, data.data()); }
 };
-
-DiskEngine every_engine() { return GENERATE(DiskEngine::io_uring, DiskEngine::threads, DiskEngine::buffered); }
 
 /// From now on `number` fails with EPERM in this thread and in those that it starts.
 void forbid(int number) {

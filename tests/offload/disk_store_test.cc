@@ -13,15 +13,17 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
+#include "tests/offload/engines.h"
 #include "tests/support/bytes.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::offload;
 using Catch::Matchers::Contains;
+using test::every_engine;
+using test::kMiB;
 
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 /// Memory that starts `shift` bytes after a page, and knows when somebody wrote around it.
 class Guarded {
@@ -44,8 +46,6 @@ class Guarded {
   std::vector<std::byte> memory_;
   std::size_t bytes_, first_ = 0;
 };
-
-DiskEngine every_engine() { return GENERATE(DiskEngine::io_uring, DiskEngine::threads, DiskEngine::buffered); }
 
 }  // namespace
 

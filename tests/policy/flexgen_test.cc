@@ -8,6 +8,7 @@
 
 #include "kernels/error.h"
 #include "tests/support/files.h"
+#include "tests/support/model_config.h"
 
 using namespace weft;
 using Catch::Matchers::Contains;
@@ -23,11 +24,6 @@ nlohmann::json t4_json() {
   return nlohmann::json::parse(test::read_text(test::source_path("configs/machines/t4-flexgen.json")));
 }
 FlexGenMachine t4() { return FlexGenMachine::from_json(t4_json(), "t4.json"); }
-
-policy::ModelSpec shipped(const std::string& name) {
-  const auto file = test::source_path("configs/models") / (name + ".json");
-  return policy::model_from_config(nlohmann::json::parse(test::read_text(file)), name);
-}
 
 FlexGenRun all_on_device(int batch, int generation) {
   return {.gpu_batch_size = batch, .prompt = 512, .generation = generation};
@@ -88,7 +84,7 @@ TEST_CASE("FlexGen's arithmetic gives what another implementation of it gave", "
         c.weights == 1 ? all_on_device(c.batch, c.generation) : all_on_host(c.batch, c.batches, c.generation);
     run.weights_on_device = c.weights;
     run.slots = c.slots;
-    const FlexGenTimes times = flexgen_times(shipped(c.model), t4(), run);
+    const FlexGenTimes times = flexgen_times(test::shipped_model(c.model), t4(), run);
     CHECK(times.prefill == Approx(c.prefill).epsilon(0.01));
     CHECK(times.decode == Approx(c.decode).epsilon(0.002));
     CHECK(times.tokens_per_second == Approx(c.tokens_per_second).epsilon(0.002));
@@ -98,23 +94,23 @@ TEST_CASE("FlexGen's arithmetic gives what another implementation of it gave", "
 TEST_CASE("a context frozen at the first step flatters whole KV and leaves H2O alone", "[policy]") {
   FlexGenRun run = all_on_host(40, 2, 512);
   run.weights_on_device = 0.2;
-  const double growing = flexgen_times(shipped("opt-30b"), t4(), run).tokens_per_second;
+  const double growing = flexgen_times(test::shipped_model("opt-30b"), t4(), run).tokens_per_second;
   run.timed_steps = 1;
-  const double frozen = flexgen_times(shipped("opt-30b"), t4(), run).tokens_per_second;
+  const double frozen = flexgen_times(test::shipped_model("opt-30b"), t4(), run).tokens_per_second;
   CHECK(growing == Approx(6.75).epsilon(0.002));
   CHECK(frozen == Approx(8.39).epsilon(0.002));
   run.slots = 204;
-  const double h2o_frozen = flexgen_times(shipped("opt-30b"), t4(), run).decode;
+  const double h2o_frozen = flexgen_times(test::shipped_model("opt-30b"), t4(), run).decode;
   run.timed_steps = 0;
-  CHECK(flexgen_times(shipped("opt-30b"), t4(), run).decode == Approx(h2o_frozen));
+  CHECK(flexgen_times(test::shipped_model("opt-30b"), t4(), run).decode == Approx(h2o_frozen));
   run.slots = 513;  // what one step of whole KV reads
   run.timed_steps = 1;
-  CHECK(flexgen_times(shipped("opt-30b"), t4(), run).tokens_per_second == Approx(frozen));
+  CHECK(flexgen_times(test::shipped_model("opt-30b"), t4(), run).tokens_per_second == Approx(frozen));
 }
 
 TEST_CASE("the decode step waits for what each run is known to wait for", "[policy]") {
   const auto bound = [](const std::string& model, const FlexGenRun& run) {
-    return std::string(flexgen_times(shipped(model), t4(), run).layer.bound());
+    return std::string(flexgen_times(test::shipped_model(model), t4(), run).layer.bound());
   };
   CHECK(bound("opt-6.7b", all_on_device(2, 32)) == "products");
   CHECK(bound("opt-30b", all_on_host(48, 3, 32)) == "host attention");
@@ -129,7 +125,7 @@ TEST_CASE("the decode step waits for what each run is known to wait for", "[poli
 
 TEST_CASE("whatever the run: more on the device, fewer slots, fewer tokens are never slower", "[policy]") {
   std::mt19937 random(GENERATE(1u, 2u, 3u));
-  const policy::ModelSpec model = shipped("opt-1.3b");
+  const policy::ModelSpec model = test::shipped_model("opt-1.3b");
   const FlexGenMachine machine = t4();
   for (int i = 0; i < 200; ++i) {
     const FlexGenRun run = random_run(random);
@@ -150,7 +146,7 @@ TEST_CASE("whatever the run: more on the device, fewer slots, fewer tokens are n
 }
 
 TEST_CASE("one token is all prefill", "[policy]") {
-  const FlexGenTimes times = flexgen_times(shipped("opt-1.3b"), t4(), all_on_device(4, 1));
+  const FlexGenTimes times = flexgen_times(test::shipped_model("opt-1.3b"), t4(), all_on_device(4, 1));
   CHECK(times.decode == 0);
   CHECK(times.tokens_per_second == Approx(4 / times.prefill));
 }
@@ -160,7 +156,7 @@ TEST_CASE("Accelerate adds copies to compute, DeepSpeed hides the shorter", "[po
   machine.deepspeed_link = machine.accelerate_link;
   FlexGenRun run = all_on_device(16, 2);  // one decode step
   run.weights_on_device = 0;
-  const policy::ModelSpec model = shipped("opt-6.7b");
+  const policy::ModelSpec model = test::shipped_model("opt-6.7b");
   run.system = System::accelerate;
   const FlexGenTimes accelerate = flexgen_times(model, machine, run);
   run.system = System::deepspeed;
@@ -188,14 +184,14 @@ TEST_CASE("row by row, a pass over the weights serves one batch", "[policy]") {
     FlexGenRun run = all_on_device(4, 100);
     run.system = system;
     run.weights_on_device = 0;
-    const double four = flexgen_times(shipped("opt-30b"), t4(), run).tokens_per_second;
+    const double four = flexgen_times(test::shipped_model("opt-30b"), t4(), run).tokens_per_second;
     run.gpu_batch_size = 8;
-    CHECK(flexgen_times(shipped("opt-30b"), t4(), run).tokens_per_second == Approx(2 * four).epsilon(0.08));
+    CHECK(flexgen_times(test::shipped_model("opt-30b"), t4(), run).tokens_per_second == Approx(2 * four).epsilon(0.08));
   }
 }
 
 TEST_CASE("FlexGen's percentages place whole tensors", "[policy]") {
-  const policy::ModelSpec model = shipped("opt-30b");
+  const policy::ModelSpec model = test::shipped_model("opt-30b");
   for (const auto& [asked, placed] : {std::pair{0.0, 0.0},
                                       {4.0, 0.0},
                                       {10.0, 0.0},
@@ -216,7 +212,7 @@ TEST_CASE("runs that no system has are refused", "[policy]") {
   const auto refused = [](auto change, const std::string& what) {
     FlexGenRun run;
     change(run);
-    CHECK_THROWS_AS(flexgen_times(shipped("opt-125m"), t4(), run), UsageError);
+    CHECK_THROWS_AS(flexgen_times(test::shipped_model("opt-125m"), t4(), run), UsageError);
     CHECK_THROWS_WITH(run.require_valid("rows[3]"), Contains("rows[3]: ") && Contains(what));
   };
   refused([](FlexGenRun& run) { run.gpu_batch_size = 0; }, "at least 1");

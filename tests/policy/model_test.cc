@@ -26,10 +26,6 @@ ModelSpec opt(const std::string& keys) {
   return from(R"({"model_type":"opt")" + (keys.empty() ? "" : "," + keys) + "}");
 }
 
-ModelSpec shipped(const std::string& name) {
-  return from(test::read_text(test::source_path("configs/models") / (name + ".json")));
-}
-
 }  // namespace
 
 TEST_CASE("the shipped shapes have the published numbers of parameters", "[policy]") {
@@ -46,7 +42,7 @@ TEST_CASE("the shipped shapes have the published numbers of parameters", "[polic
   for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/models"))) {
     const std::string name = entry.path().stem();
     CAPTURE(name);
-    const ModelSpec model = shipped(name);
+    const ModelSpec model = test::shipped_model(name);
     REQUIRE(published.count(name) == 1);
     CHECK(double(policy::parameters(model)) / 1e9 == Approx(published.at(name)).epsilon(0.005));
     if (model.architecture == "opt") CHECK(model.heads * model.head_dim == model.hidden);
@@ -56,12 +52,12 @@ TEST_CASE("the shipped shapes have the published numbers of parameters", "[polic
 }
 
 TEST_CASE("the two exact counts that are easy to check by hand", "[policy]") {
-  CHECK(policy::parameters(shipped("opt-125m")) == 125'239'296);
-  CHECK(policy::parameters(shipped("opt-1.3b")) == 1'315'758'080);
+  CHECK(policy::parameters(test::shipped_model("opt-125m")) == 125'239'296);
+  CHECK(policy::parameters(test::shipped_model("opt-1.3b")) == 1'315'758'080);
 }
 
 TEST_CASE("OPT-350M is post-norm with projections", "[policy]") {
-  const ModelSpec model = shipped("opt-350m");
+  const ModelSpec model = test::shipped_model("opt-350m");
   CHECK_FALSE(model.pre_norm);
   CHECK_FALSE(model.final_norm);
   CHECK(model.embed == 512);
@@ -274,7 +270,7 @@ TEST_CASE("units hold every tensor once, in pieces of whole rows", "[policy]") {
 }
 
 TEST_CASE("the flops of a token are twice its parameters and its attention", "[policy]") {
-  const ModelSpec model = shipped("opt-1.3b");
+  const ModelSpec model = test::shipped_model("opt-1.3b");
   const double matrices = 24.0 * (4.0 * 2048 * 2048 + 2.0 * 2048 * 8192);
   CHECK(policy::flops_per_token(model, 0, false) == Approx(2 * matrices));
   CHECK(policy::flops_per_token(model, 0, true) == Approx(2 * (matrices + 50272.0 * 2048)));

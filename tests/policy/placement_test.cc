@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kernels/error.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using Catch::Matchers::Contains;
@@ -20,10 +21,9 @@ using policy::Policy;
 using policy::SizingInputs;
 using policy::Unit;
 using policy::Workload;
+using test::kMiB;
 
 namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 std::array<double, 3> random_fractions(std::mt19937& random) {
   std::array<double, 3> f{};

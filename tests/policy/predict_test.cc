@@ -6,15 +6,15 @@
 #include <string>
 
 #include "tests/policy/machines.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::policy;
 using offload::Lane;
+using test::kGiB;
 using test::Made;
 
 namespace {
-
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
 Policy policy_of(int size, int batches, Fractions weights, Fractions kv = {}) {
   Policy policy;

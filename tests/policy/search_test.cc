@@ -8,15 +8,16 @@
 
 #include "kernels/error.h"
 #include "tests/policy/machines.h"
+#include "tests/support/numbers.h"
 #include "tests/support/program.h"
 
 using namespace weft;
 using namespace weft::policy;
+using test::kGiB;
+using test::kMiB;
 using test::Made;
 
 namespace {
-
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30, kMiB = std::uint64_t{1} << 20;
 
 double speed(const Made& made, const PartialPolicy& partial = {}) {
   const Plan plan = search(made.problem(), partial, {made.machine.bytes});

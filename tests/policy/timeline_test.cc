@@ -5,14 +5,14 @@
 
 #include "policy/planner/search.h"
 #include "tests/policy/machines.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::policy;
+using test::kGiB;
 using test::Made;
 
 namespace {
-
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
 Workload of(std::vector<WorkGroup> groups) {
   Workload work;

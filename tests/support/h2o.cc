@@ -67,12 +67,6 @@ Tokens tokens_of(const H2oCase& c, int first, int count, int head_dim) {
   return t;
 }
 
-void append(Tokens& all, const Tokens& more) {
-  all.q.insert(all.q.end(), more.q.begin(), more.q.end());
-  all.k.insert(all.k.end(), more.k.begin(), more.k.end());
-  all.v.insert(all.v.end(), more.v.begin(), more.v.end());
-}
-
 std::map<int, double> kept_by(const SlotsUnderTest& run, int sequence) {
   std::map<int, double> kept;
   for (const auto& [position, score] : run.kept(sequence, 0)) kept[position] = static_cast<double>(score);

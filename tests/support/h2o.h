@@ -17,6 +17,11 @@ struct HeadShape {
 struct Tokens {
   std::vector<float> q, k, v;
 };
+inline void append(Tokens& all, const Tokens& more) {
+  all.q.insert(all.q.end(), more.q.begin(), more.q.end());
+  all.k.insert(all.k.end(), more.k.begin(), more.k.end());
+  all.v.insert(all.v.end(), more.v.begin(), more.v.end());
+}
 
 /// The KV buffer of some sequences, and the ops that a layer calls on it.
 class SlotsUnderTest {

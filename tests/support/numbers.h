@@ -13,6 +13,8 @@
 
 namespace weft::test {
 
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kGiB = std::uint64_t{1} << 30;
+
 inline std::vector<float> normal(std::int64_t n, std::uint64_t seed, float deviation = 1) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> distribution(0, deviation);

@@ -42,12 +42,12 @@ inline std::string file_of(const std::vector<std::string>& names) {
   return with_length("{" + header + "}", data);
 }
 
-struct Refusal {
+struct DataRefusal {
   std::string fault;  ///< "" if nothing was refused; "other" for a DataError without a fault, "io" for an IoError
   std::string message;
 };
 
-template <class Function> Refusal refusal_of(const Function& function) {
+template <class Function> DataRefusal refusal_of(const Function& function) {
   try {
     function();
   } catch (const CheckpointError& error) {
@@ -60,7 +60,7 @@ template <class Function> Refusal refusal_of(const Function& function) {
   }
   return {};
 }
-inline Refusal refusal_of(const fs::path& directory) {
+inline DataRefusal refusal_of(const fs::path& directory) {
   return refusal_of([&] { Checkpoint::open(directory); });
 }
 

@@ -104,7 +104,7 @@ TEST_CASE("a shard name that could leave the folder is refused", "[runtime]") {
                "x.bin", "\\u00e9.safetensors", "x\\n.safetensors", std::string(300, 'a') + ".safetensors");
   CAPTURE(name);
   write_text(folder / kIndex, index_of({{"x", name}, {"z", kSecond}}));
-  const Refusal refusal = refusal_of(folder.path());
+  const DataRefusal refusal = refusal_of(folder.path());
   CHECK(refusal.fault == "bad-shard-name");
   CHECK_THAT(refusal.message, Catch::Contains("weight_map entry 'x' names") && Catch::Contains("plain file names"));
   CHECK(refusal.message.find('\n') == std::string::npos);
@@ -136,7 +136,7 @@ TEST_CASE("an index of another form is refused", "[runtime]") {
   }));
   CAPTURE(text.substr(0, 100));
   write_text(folder / kIndex, text);
-  const Refusal refusal = refusal_of(folder.path());
+  const DataRefusal refusal = refusal_of(folder.path());
   CHECK(refusal.fault == fault);
   CHECK_THAT(refusal.message, Catch::StartsWith((folder / kIndex).string()) && Catch::Contains(phrase));
 }
@@ -152,7 +152,7 @@ TEST_CASE("shards that do not fit their index are refused", "[runtime]") {
   const TemporaryFolder folder;
   fill_sharded(folder);
   const auto refused = [&](const std::string& fault, const std::string& phrase) {
-    const Refusal refusal = refusal_of(folder.path());
+    const DataRefusal refusal = refusal_of(folder.path());
     CHECK(refusal.fault == fault);
     CHECK_THAT(refusal.message, Catch::Contains(phrase));
   };

@@ -60,7 +60,7 @@ TEST_CASE("every broken safetensors file is refused with the fault that the tabl
       continue;
     }
     ++bad;
-    const Refusal refusal = refusal_of(folder.path());
+    const DataRefusal refusal = refusal_of(folder.path());
     CHECK(refusal.fault == row.verdict);
     CHECK_THAT(refusal.message,
                Catch::StartsWith((folder / "model.safetensors").string() + ": ") && Catch::Contains(row.phrase));
@@ -107,7 +107,7 @@ TEST_CASE("what a model needs is demanded with all that is wrong at once", "[run
     return refusal_of([&] { checkpoint.demand(needs); });
   };
   CHECK(demand({{"w", {2}}}).fault.empty());
-  const Refusal refusal = demand({{"w", {2}}, {"v", {3, 4}}, {"w", {2, 1}}, {"i", {1}}});
+  const DataRefusal refusal = demand({{"w", {2}}, {"v", {3, 4}}, {"w", {2, 1}}, {"i", {1}}});
   CHECK(refusal.fault == "missing-tensor");
   CHECK_THAT(refusal.message, Catch::Contains("'v' [3, 4] is missing; 'w' is [2], wanted [2, 1]; 'i' is stored as U8"));
   CHECK(demand({{"w", {1}}}).fault == "bad-shape");
@@ -117,7 +117,7 @@ TEST_CASE("what a model needs is demanded with all that is wrong at once", "[run
 
 TEST_CASE("a folder without a readable checkpoint says what is missing", "[runtime]") {
   const TemporaryFolder folder;
-  Refusal refusal = refusal_of(folder / "nowhere");
+  DataRefusal refusal = refusal_of(folder / "nowhere");
   CHECK(refusal.fault == "missing-file");
   CHECK_THAT(refusal.message, Catch::Contains("nowhere: no such directory"));
   refusal = refusal_of(folder.path());
@@ -133,7 +133,7 @@ TEST_CASE("a folder without a readable checkpoint says what is missing", "[runti
 TEST_CASE("a link to nowhere is named, with the place that it leads to", "[runtime]") {
   const TemporaryFolder folder;
   fs::create_symlink("../../blobs/0123", folder / "model.safetensors");
-  const Refusal refusal = refusal_of(folder.path());
+  const DataRefusal refusal = refusal_of(folder.path());
   CHECK(refusal.fault == "missing-file");
   CHECK_THAT(refusal.message, Catch::Contains("model.safetensors: is a link to ../../blobs/0123, which is not there"));
 }
@@ -183,7 +183,7 @@ TEST_CASE("a file that may not be read is a failure of input, not of data", "[ru
   fs::permissions(folder / "model.safetensors", fs::perms::none);
   const bool root = ::geteuid() == 0;  // who may read everything
   if (root) REQUIRE(::seteuid(65534) == 0);
-  const Refusal refusal = refusal_of(folder.path());
+  const DataRefusal refusal = refusal_of(folder.path());
   if (root) REQUIRE(::seteuid(0) == 0);
   CHECK(refusal.fault == "io");
   CHECK_THAT(refusal.message, Catch::Contains("cannot open: Permission denied"));
@@ -197,7 +197,7 @@ TEST_CASE("a folder that may not be entered is a failure of input, not of data",
   fs::permissions(folder / "closed", fs::perms::none);
   const bool root = ::geteuid() == 0;
   if (root) REQUIRE(::seteuid(65534) == 0);
-  const Refusal refusal = refusal_of(folder / "closed");
+  const DataRefusal refusal = refusal_of(folder / "closed");
   if (root) REQUIRE(::seteuid(0) == 0);
   fs::permissions(folder / "closed", fs::perms::owner_all);
   CHECK(refusal.fault == "io");
@@ -242,7 +242,7 @@ TEST_CASE("a file that becomes shorter during a run is an error that says so", "
   const auto size = fs::file_size(folder / "model.safetensors");
   fs::resize_file(folder / "model.safetensors", size - 1);
   CHECK(checkpoint.read_tensor(*checkpoint.find("x")).size() == 1);
-  const Refusal refusal = refusal_of([&] { checkpoint.read_tensor(*checkpoint.find("y")); });
+  const DataRefusal refusal = refusal_of([&] { checkpoint.read_tensor(*checkpoint.find("y")); });
   CHECK(refusal.fault == "io");
   CHECK_THAT(refusal.message, Catch::Contains("it had " + std::to_string(size) + " bytes when it was opened and has " +
                                               std::to_string(size - 1) + " now"));

@@ -58,7 +58,7 @@ TEST_CASE("every broken PyTorch file is refused with the fault that the table ex
       continue;
     }
     ++bad;
-    const Refusal refusal = refusal_of(folder.path());
+    const DataRefusal refusal = refusal_of(folder.path());
     CHECK(refusal.fault == row[1]);
     CHECK_THAT(refusal.message,
                Catch::StartsWith((folder / "pytorch_model.bin").string() + ": ") && Catch::Contains(row[2]));
@@ -113,7 +113,7 @@ TEST_CASE("a byte of a storage that has changed is found by its checksum", "[run
       std::string changed = before;
       changed[at] = static_cast<char>(changed[at] ^ 1);
       write_text(path, changed);
-      const Refusal refusal = refusal_of([&] { Checkpoint::open(folder.path()).verify(false); });
+      const DataRefusal refusal = refusal_of([&] { Checkpoint::open(folder.path()).verify(false); });
       CHECK(refusal.fault == "bad-checksum");
       CHECK_THAT(refusal.message, Catch::StartsWith(path.string() + ": the record 'data/"));
     }
@@ -128,7 +128,7 @@ TEST_CASE("a file from before PyTorch 1.6 has no checksums", "[runtime]") {
 TEST_CASE("a model's tensor that is not row-major is refused by its name", "[runtime]") {
   const Checkpoint checkpoint = Checkpoint::open(data_path("torch_bin/written/zip"));
   const std::vector<TensorNeed> needs{{"transposed", {6, 4}}, {"table", {5, 8}}};
-  const Refusal refusal = refusal_of([&] { checkpoint.demand(needs); });
+  const DataRefusal refusal = refusal_of([&] { checkpoint.demand(needs); });
   CHECK(refusal.fault == "bad-shape");
   CHECK_THAT(refusal.message, Catch::Contains("'transposed' is not row-major"));
   CHECK(refusal.message.find("'table'") == std::string::npos);
@@ -175,7 +175,7 @@ TEST_CASE("of the 256 opcodes a pickle may hold 31", "[runtime]") {
   for (int opcode = 0; opcode < 256; ++opcode) {
     CAPTURE(opcode);
     const std::string text = std::string("\x80\x02", 2) + static_cast<char>(opcode) + std::string(8, '\0');
-    const Refusal refusal = refusal_of([&] { read_pickle({text, 0, "file", false}); });
+    const DataRefusal refusal = refusal_of([&] { read_pickle({text, 0, "file", false}); });
     const bool refused = refusal.message.find("file byte 2: opcode") == 0;
     CHECK(refused == (allowed.find(static_cast<char>(opcode)) == std::string::npos));
     if (refused) CHECK(refusal.fault == "refused-opcode");
@@ -196,7 +196,7 @@ TEST_CASE("a PyTorch file cut anywhere, or with any byte changed, ends in a refu
       std::string text = sound;
       text[at] = static_cast<char>(text[at] ^ flip);
       write_text(path, text);
-      const Refusal refusal = refusal_of([&] {
+      const DataRefusal refusal = refusal_of([&] {
         const Checkpoint checkpoint = Checkpoint::open(folder.path());
         for (const TensorInfo& tensor : checkpoint.tensors()) checkpoint.read_tensor(tensor);
       });

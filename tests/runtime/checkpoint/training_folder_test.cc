@@ -60,7 +60,7 @@ TEST_CASE("a folder without weights says what it holds, and what to do", "[runti
                                        {"flax_model.msgpack", "load and save the model with transformers"}}));
   const TemporaryFolder folder;
   write_text(folder / file, "");
-  const Refusal refusal = refusal_of([&] { Checkpoint::open(folder.path()); });
+  const DataRefusal refusal = refusal_of([&] { Checkpoint::open(folder.path()); });
   CHECK(refusal.fault == "missing-file");
   CHECK_THAT(refusal.message, Catch::Contains(words));
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int kVocab = 300, kContext = 640;
 
 /// A tiny shape, and what of the product of all parameters it meets.
-struct Subject {
+struct ChunkSubject {
   std::string config, retention;
   policy::KvFormat kv = {};
   std::string dtype = "float16";
@@ -43,7 +43,7 @@ const std::string kCapped =
 const std::string kSparse = R"("model_type": "mixtral", "num_attention_heads": 2, "num_key_value_heads": 2,
                                "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2)";
 
-const std::vector<Subject> kSubjects{
+const std::vector<ChunkSubject> kChunkSubjects{
     {kLlama, "full"},
     {kLlama, "h2o:0.1:0.1"},
     {kOpt, "h2o:20:20:window=150:pool=3:sinks=1:rest=true", policy::KvFormat::of(DType::i8)},
@@ -85,7 +85,7 @@ std::vector<Prompt> prompts() {
 }
 
 /// One way to run them.
-struct Way {
+struct Chunking {
   std::optional<std::int64_t> tokens = {};  ///< Policy::max_batched_tokens
   Fractions weights, kv, activations;
   int gpu_batch_size = 4, num_gpu_batches = 2;
@@ -93,7 +93,7 @@ struct Way {
   bool shares = false, continuous = true;
 };
 const Fractions kDevice{{1, 0, 0}}, kHost{{0, 1, 0}}, kDisk{{0, 0, 1}}, kAll{{0.4, 0.3, 0.3}};
-const std::vector<Way> kWays{
+const std::vector<Chunking> kChunkings{
     {64, kDevice, kDevice, kDevice, 5, 3},
     {100, kHost, kHost, kHost, 4, 2, 1, true},
     {192, kAll, kAll, kDisk, 15, 1, 0.5, true},
@@ -101,7 +101,7 @@ const std::vector<Way> kWays{
     {320, kHost, kAll, kDevice, 3, 2, 0, false, false},
 };
 
-std::vector<Answer> run(const runtime::ModelSource& source, const Subject& subject, const Way& way,
+std::vector<Answer> run(const runtime::ModelSource& source, const ChunkSubject& subject, const Chunking& way,
                         const TemporaryFolder& folder, const std::string& backend) {
   policy::PartialPolicy policy;
   policy.max_batched_tokens = way.tokens;
@@ -118,14 +118,14 @@ std::vector<Answer> run(const runtime::ModelSource& source, const Subject& subje
 }  // namespace
 
 TEST_CASE("a prompt that goes through the layers in chunks gets the same answer", "[runtime][identity]") {
-  const Subject& subject = GENERATE(from_range(kSubjects));
+  const ChunkSubject& subject = GENERATE(from_range(kChunkSubjects));
   CAPTURE(subject.config, subject.retention, policy::to_text(subject.kv, DType::f16), subject.dtype);
   const TemporaryFolder folder;
   write_text(folder / "config.json", config(subject.config));
   const auto source = runtime::open_model(folder / "config.json", subject.dtype, "random:5", {});
   const auto expected =
-      run(*source, subject, Way{.weights = kDevice, .kv = kDevice, .activations = kDevice}, folder, "cpu");
-  for (const Way& way : kWays) {
+      run(*source, subject, Chunking{.weights = kDevice, .kv = kDevice, .activations = kDevice}, folder, "cpu");
+  for (const Chunking& way : kChunkings) {
     CAPTURE(*way.tokens, way.gpu_batch_size, way.num_gpu_batches, way.shares);
     const auto answers = run(*source, subject, way, folder, "cpu");
     for (std::size_t i = 0; i < answers.size(); ++i) {

@@ -17,16 +17,16 @@ using runtime::RequestKind;
 
 namespace {
 
-struct Bad {
+struct BadLine {
   std::string line, code, words;
 };
 
 /// Lines that are no request, each with the code and some words of what is said.
-std::vector<Bad> bad_lines() {
+std::vector<BadLine> bad_lines() {
   std::string many = "1";
   for (int i = 1; i < 32; ++i) many += ",1";
   const auto with = [](const std::string& rest) { return R"({"id":"x","prompt_ids":[3],)" + rest + "}"; };
-  std::vector<Bad> bad{
+  std::vector<BadLine> bad{
       {R"({"id":"x","prompt_i)", "invalid_json_line", "byte 19: not valid JSON"},
       {kGood + " " + kLast, "invalid_json_line", "not valid JSON"},
       {R"({"id":"x",)", "invalid_json_line", "not valid JSON"},
@@ -84,7 +84,7 @@ std::vector<Bad> bad_lines() {
 }  // namespace
 
 TEST_CASE("a bad line among good ones is refused for its reason", "[runtime]") {
-  for (const Bad& bad : bad_lines()) {
+  for (const BadLine& bad : bad_lines()) {
     CAPTURE(bad.line.substr(0, 200));
     const File file(kGood + "\n\n" + bad.line + "\n" + kLast);
     CHECK_THROWS_AS(file.open(), UsageError);
@@ -105,7 +105,7 @@ TEST_CASE("a bad line among good ones is refused for its reason", "[runtime]") {
 TEST_CASE("all bad lines together are listed, the first twenty of them", "[runtime]") {
   std::string text = kGood + "\n";
   std::size_t count = 0;
-  for (const Bad& bad : bad_lines()) text += bad.line + "\n", ++count;
+  for (const BadLine& bad : bad_lines()) text += bad.line + "\n", ++count;
   const File file(text + kLast);
   const RequestFile requests = file.record();
   REQUIRE(requests.size() == count + 2);

@@ -36,7 +36,7 @@ json chat(const std::string& id, const json& changes = json::object()) {
   return {{"custom_id", id}, {"method", "POST"}, {"url", "/v1/chat/completions"}, {"body", body}};
 }
 
-struct File {
+struct OpenAiFile {
   TemporaryFolder folder;
   policy::ModelSpec model;
   std::filesystem::path path = folder / "in.jsonl";
@@ -45,12 +45,12 @@ struct File {
                     .chat = ChatTemplate::named("chatml", {}),
                     .strict = false};
 
-  explicit File(const std::string& text) {
+  explicit OpenAiFile(const std::string& text) {
     write_text(path, text);
     model.vocab = 4096;
     model.positions = 256;
   }
-  explicit File(const std::vector<json>& lines) : File(joined(lines)) {}
+  explicit OpenAiFile(const std::vector<json>& lines) : OpenAiFile(joined(lines)) {}
   static std::string joined(const std::vector<json>& lines) {
     std::string text;
     for (const json& line : lines) text += line.dump() + "\n";
@@ -61,11 +61,11 @@ struct File {
   }
 };
 
-Request read(const json& line) { return File(std::vector<json>{line}).open().read(0); }
+Request read(const json& line) { return OpenAiFile(std::vector<json>{line}).open().read(0); }
 
 /// Of a line between two good ones.
 Refusal refusal(const json& line) {
-  const File file(std::vector<json>{completion("good"), line, completion("last")});
+  const OpenAiFile file(std::vector<json>{completion("good"), line, completion("last")});
   CHECK_THROWS_AS(file.open(), UsageError);
   const RequestFile requests = file.open(OnBadRequest::record);
   REQUIRE(requests.size() == 3);
@@ -301,7 +301,7 @@ TEST_CASE("chats that are refused", "[runtime]") {
 }
 
 TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtime]") {
-  File file(std::vector<json>{
+  OpenAiFile file(std::vector<json>{
       completion("a", {{"n", 2}, {"best_of", 2}, {"logprobs", 3}, {"min_tokens", 2}, {"ignore_eos", true}}),
       completion("b", {{"echo", true}}), chat("c", {{"logprobs", true}, {"top_logprobs", 2}}),
       chat("d", {{"logprobs", true}})});
@@ -327,7 +327,7 @@ TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtim
 }
 
 TEST_CASE("a chat needs a template that is known, and roles that it takes", "[runtime]") {
-  File file(
+  OpenAiFile file(
       std::vector<json>{chat("a", {{"messages", {{{"role", "assistant"}, {"content", "Hi"}}}}}), completion("b")});
   file.rules.chat = ChatTemplate::named("mistral-v0.2", {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   Refusal said = file.open(OnBadRequest::record).refusal(0);
@@ -343,7 +343,7 @@ TEST_CASE("a chat needs a template that is known, and roles that it takes", "[ru
 
 TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]") {
   // What a template sees: keys in the order of the line, arguments as objects, reasoning under both names.
-  File file("");
+  OpenAiFile file("");
   file.rules.chat = ChatTemplate(
       "x",
       "{{ messages|tojson }}{{ tools|tojson }}{{ documents|tojson }}{{ mode }}{% if tool %}{% endif %}"
@@ -371,10 +371,10 @@ TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]"
 }
 
 TEST_CASE("the first line that is an object says the dialect", "[runtime]") {
-  const File openai("nonsense\n" + File::joined({completion("a"), chat("b")}));
+  const OpenAiFile openai("nonsense\n" + OpenAiFile::joined({completion("a"), chat("b")}));
   CHECK(openai.open(OnBadRequest::record).dialect() == Dialect::openai);
   CHECK(openai.open(OnBadRequest::record).refusal(0).code == "invalid_json_line");
-  const File native("{\"id\":1,\"prompt_ids\":[3]}\n" + File::joined({completion("a")}));
+  const OpenAiFile native("{\"id\":1,\"prompt_ids\":[3]}\n" + OpenAiFile::joined({completion("a")}));
   CHECK(native.open(OnBadRequest::record).dialect() == Dialect::native);
   CHECK_THAT(native.open(OnBadRequest::record).refusal(1).reason, Contains("'id' is missing"));
   CHECK_THROWS_WITH(openai.open(OnBadRequest::record, RequestKind::score), Contains("weft score reads only its own"));
@@ -386,16 +386,16 @@ TEST_CASE("the first line that is an object says the dialect", "[runtime]") {
 TEST_CASE("OpenAI's own limits are there where they are asked for", "[runtime]") {
   std::string long_id;
   for (int i = 0; i < 64; ++i) long_id += "é";  // 64 characters, 128 bytes
-  File file(std::vector<json>{completion(long_id), completion(std::string(65, 'x'))});
+  OpenAiFile file(std::vector<json>{completion(long_id), completion(std::string(65, 'x'))});
   CHECK_NOTHROW(file.open());
   file.rules.strict = true;
   CHECK_THROWS_WITH(file.open(), Contains("in.jsonl:2: 'custom_id' must be a string of 1 to 64 characters"));
   std::string text;
   for (int i = 0; i <= 50'000; ++i) text += i == 0 ? completion("a").dump() + "\n" : "x\n";
-  File many(text);
+  OpenAiFile many(text);
   many.rules.strict = true;
   CHECK_THROWS_WITH(many.open(OnBadRequest::record), Contains("50001 requests, --strict-openai allows 50000"));
-  File native("{\"id\":1,\"prompt_ids\":[3]}\n");
+  OpenAiFile native("{\"id\":1,\"prompt_ids\":[3]}\n");
   native.rules.strict = true;
   CHECK_THROWS_WITH(native.open(), Contains("--strict-openai is for OpenAI's"));
 }

@@ -25,7 +25,7 @@ using runtime::RequestKind;
 namespace {
 
 /// Reads one line, with the demo model's tokenizer unless `bare`.
-Request read(const json& line, const RequestDefaults& defaults = {}, bool bare = false) {
+Request read_fields(const json& line, const RequestDefaults& defaults = {}, bool bare = false) {
   const TemporaryFolder folder;
   policy::ModelSpec model;
   model.vocab = 4096;
@@ -73,7 +73,7 @@ TEST_CASE("rules for logits are read alike in every dialect", "[runtime]") {
                     {"bad_words", {"  sea", " old man"}},
                     {"allowed_token_ids", {0, 7, 8, 4095}}};
   for (const json& line : {native(fields), openai(fields), openai(fields, true)}) {
-    const Request request = read(line);
+    const Request request = read_fields(line);
     CHECK(request.sampling.min_p == 0.25f);
     CHECK(request.rules.repetition_penalty == 1.25f);
     CHECK(request.rules.presence_penalty == -2);
@@ -89,7 +89,7 @@ TEST_CASE("rules for logits are read alike in every dialect", "[runtime]") {
 }
 
 TEST_CASE("bad words have the tokens that vLLM gives them", "[runtime]") {
-  const auto words = [](const char* word) { return read(native({{"bad_words", {word}}})).rules.bad_words; };
+  const auto words = [](const char* word) { return read_fields(native({{"bad_words", {word}}})).rules.bad_words; };
   CHECK(words("old") == std::vector<Ids>{{1890}, {715}});
   CHECK(words("!") == std::vector<Ids>{{4}});                            // with a space it has two tokens
   CHECK(words("\u3000dark night") == std::vector<Ids>{{71, 720, 828}});  // with a space it has one less
@@ -100,7 +100,7 @@ TEST_CASE("values that change nothing cost nothing", "[runtime]") {
   const json fields{{"repetition_penalty", 1},  {"presence_penalty", 0},     {"frequency_penalty", 0.0}, {"min_p", 0},
                     {"logit_bias", {{"5", 0}}}, {"bad_words", json::array()}};
   for (const json& line : {native(fields), openai(fields), native(json::object())}) {
-    const Request request = read(line);
+    const Request request = read_fields(line);
     CHECK_FALSE(request.rules.any());
     CHECK(request.sampling.min_p == 0);
   }
@@ -134,17 +134,17 @@ TEST_CASE("rules for logits that are refused", "[runtime]") {
   for (const auto& [fields, words] : rows)
     for (const json& line : {native(fields), openai(fields), openai(fields, true)}) {
       CAPTURE(line.dump());
-      CHECK_THROWS_WITH(read(line), Contains("in.jsonl:1: ") && Contains(words));
+      CHECK_THROWS_WITH(read_fields(line), Contains("in.jsonl:1: ") && Contains(words));
     }
-  CHECK_THROWS_WITH(read({{"prompt_ids", {3}}, {"bad_words", {"a"}}}, {}, true),
+  CHECK_THROWS_WITH(read_fields({{"prompt_ids", {3}}, {"bad_words", {"a"}}}, {}, true),
                     Contains("'bad_words' needs a tokenizer"));
 }
 
 TEST_CASE("a prompt is cut to its last tokens, and keeps the first one of the tokenizer", "[runtime]") {
   const auto cut = [](json most, json fields = json::object()) {
     fields["truncate_prompt_tokens"] = std::move(most);
-    const Ids prompt = read(native(fields)).prompt;
-    CHECK(read(openai(fields)).prompt == prompt);
+    const Ids prompt = read_fields(native(fields)).prompt;
+    CHECK(read_fields(openai(fields)).prompt == prompt);
     return prompt;
   };
   // As transformers cuts with truncation_side="left".
@@ -155,9 +155,9 @@ TEST_CASE("a prompt is cut to its last tokens, and keeps the first one of the to
   CHECK(cut(2, {{"add_special_tokens", false}}) == Ids{1125, 828});
   CHECK(cut(-1, {{"max_tokens", 61}}) == Ids{2, 1125, 828});  // of 64 positions
   CHECK(cut(-1) == cut(6));
-  CHECK(read({{"prompt_ids", {2, 7, 8, 9}}, {"truncate_prompt_tokens", 2}}).prompt == Ids{8, 9});
-  const Ids all = read(openai(json::object(), true)).prompt;
-  const Ids chat = read(openai({{"truncate_prompt_tokens", 2}}, true)).prompt;
+  CHECK(read_fields({{"prompt_ids", {2, 7, 8, 9}}, {"truncate_prompt_tokens", 2}}).prompt == Ids{8, 9});
+  const Ids all = read_fields(openai(json::object(), true)).prompt;
+  const Ids chat = read_fields(openai({{"truncate_prompt_tokens", 2}}, true)).prompt;
   CHECK(chat == Ids(all.end() - 2, all.end()));
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("the job's defaults stand where a line says nothing", "[runtime]") {
   defaults.temperature = 0.5, defaults.top_p = 0.75, defaults.top_k = 9, defaults.min_p = 0.125, defaults.seed = 4;
   defaults.repetition_penalty = 1.5, defaults.stop = {"x", "y"};
   for (const bool chat : {false, true}) {
-    const Request request = read(chat ? openai(json::object(), true) : native(json::object()), defaults);
+    const Request request = read_fields(chat ? openai(json::object(), true) : native(json::object()), defaults);
     CHECK(request.sampling.temperature == 0.5f);
     CHECK(request.sampling.top_p == 0.75f);
     CHECK(request.sampling.top_k == 9);
@@ -174,8 +174,8 @@ TEST_CASE("the job's defaults stand where a line says nothing", "[runtime]") {
     CHECK(request.rules.repetition_penalty == 1.5f);
     CHECK(request.stop_strings == std::vector<std::string>{"x", "y"});
   }
-  CHECK(read(native(json::object()), defaults).sampling.key == read(native({{"seed", 4}})).sampling.key);
-  const Request own = read(
+  CHECK(read_fields(native(json::object()), defaults).sampling.key == read_fields(native({{"seed", 4}})).sampling.key);
+  const Request own = read_fields(
       native({{"temperature", 0}, {"top_p", 1}, {"top_k", 0}, {"min_p", 0}, {"repetition_penalty", 1}, {"stop", "z"}}),
       defaults);
   CHECK(own.sampling.temperature == 0);
@@ -191,19 +191,19 @@ TEST_CASE("prompts become conversations, and conversations get a message of the 
   const auto text = [](const Request& request) { return demo_tokenizer().decode_shown(request.prompt); };
   const std::string whole =
       "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-  CHECK(text(read({{"prompt", "Hi"}}, chat)) == whole);
-  CHECK(text(read(openai(json::object(), true), [&] {
+  CHECK(text(read_fields({{"prompt", "Hi"}}, chat)) == whole);
+  CHECK(text(read_fields(openai(json::object(), true), [&] {
           RequestDefaults system = chat;
           system.chat = false;
           return system;
         }())) == whole);
   const json own{{{"role", "system"}, {"content", "Own."}}, {{"role", "user"}, {"content", "Hi"}}};
-  CHECK_THAT(text(read({{"messages", own}}, chat)), Contains("Own.") && !Contains("brief"));
-  CHECK(read({{"prompt_ids", {3, 4}}}, chat).prompt == Ids{3, 4});
-  CHECK_THROWS_WITH(read({{"prompt", 5}}, chat), Contains("'prompt' must be a string"));
-  CHECK_THROWS_WITH(read({{"prompt", "a"}, {"prompt_ids", {1}}}, chat),
+  CHECK_THAT(text(read_fields({{"messages", own}}, chat)), Contains("Own.") && !Contains("brief"));
+  CHECK(read_fields({{"prompt_ids", {3, 4}}}, chat).prompt == Ids{3, 4});
+  CHECK_THROWS_WITH(read_fields({{"prompt", 5}}, chat), Contains("'prompt' must be a string"));
+  CHECK_THROWS_WITH(read_fields({{"prompt", "a"}, {"prompt_ids", {1}}}, chat),
                     Contains("wanted either 'prompt' or 'prompt_ids', found both"));
-  CHECK_THROWS_WITH(read(openai(json::object()), chat), Contains("leave out --chat"));
+  CHECK_THROWS_WITH(read_fields(openai(json::object()), chat), Contains("leave out --chat"));
 }
 
 TEST_CASE("generation_config.json suggests values, and flags come first", "[runtime]") {

@@ -25,7 +25,7 @@ struct Line {
   bool operator==(const Line&) const = default;
 };
 
-std::vector<Line> lines_of(const std::filesystem::path& path) {
+std::vector<Line> split_lines(const std::filesystem::path& path) {
   std::vector<Line> lines;
   runtime::for_each_line(runtime::InputFile(path),
                          [&](std::string_view text, std::uint64_t offset, std::size_t number) {
@@ -39,12 +39,12 @@ std::vector<Line> lines_of(const std::filesystem::path& path) {
 TEST_CASE("lines end in \\n, with or without \\r, the last with neither", "[runtime]") {
   const TemporaryFolder folder;
   write_text(folder / "f", "a\r\n\n\r\nb\rc\nlast\r");
-  CHECK(lines_of(folder / "f") ==
+  CHECK(split_lines(folder / "f") ==
         std::vector<Line>{{"a", 0, 1}, {"", 3, 2}, {"", 4, 3}, {"b\rc", 6, 4}, {"last\r", 10, 5}});
   write_text(folder / "f", "");
-  CHECK(lines_of(folder / "f").empty());
+  CHECK(split_lines(folder / "f").empty());
   write_text(folder / "f", "\n");
-  CHECK(lines_of(folder / "f") == std::vector<Line>{{"", 0, 1}});
+  CHECK(split_lines(folder / "f") == std::vector<Line>{{"", 0, 1}});
 }
 
 TEST_CASE("lines are whole wherever the file's reads are cut", "[runtime]") {
@@ -60,15 +60,15 @@ TEST_CASE("lines are whole wherever the file's reads are cut", "[runtime]") {
   }
   const TemporaryFolder folder;
   write_text(folder / "f", text);
-  CHECK(lines_of(folder / "f") == expected);
+  CHECK(split_lines(folder / "f") == expected);
 }
 
 TEST_CASE("a line over 16 MiB is refused before it fills the memory", "[runtime]") {
   const TemporaryFolder folder;
   write_text(folder / "f", "{}\n" + std::string(18 << 20, 'x'));
-  CHECK_THROWS_WITH(lines_of(folder / "f"), Contains(":2:") && Contains("16 MiB"));
+  CHECK_THROWS_WITH(split_lines(folder / "f"), Contains(":2:") && Contains("16 MiB"));
   write_text(folder / "f", "{}\n" + std::string(15 << 20, 'x'));
-  CHECK(lines_of(folder / "f").size() == 2);
+  CHECK(split_lines(folder / "f").size() == 2);
 }
 
 TEST_CASE("a request is read as its line says", "[runtime]") {

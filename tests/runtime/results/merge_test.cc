@@ -22,13 +22,13 @@ std::string answer(const std::string& id, const std::string& text = "x") {
   return R"({"id":)" + id + R"(,"text":")" + text + R"(","token_ids":[1]})" + "\n";
 }
 
-struct Job {
+struct Merge {
   TemporaryFolder folder;
   fs::path input = folder / "in.jsonl", output = folder / "all.jsonl", one = folder / "1.jsonl",
            two = folder / "2.jsonl";
   std::atomic<bool> stop = false;
 
-  Job() {
+  Merge() {
     write_text(input,
                "\xef\xbb\xbf{\"id\":1,\"prompt\":\"a\"}\r\n"
                "\n"
@@ -50,14 +50,14 @@ struct Job {
 }  // namespace
 
 TEST_CASE("a mark at the beginning of a shard stays there", "[runtime]") {
-  Job job;
+  Merge job;
   REQUIRE(job.merge(answer(R"("1")") + answer("4"), "\xef\xbb\xbf" + answer("1") + answer(R"("\u00e9")")) == 4);
   CHECK(read_text(job.output).find("\xef\xbb\xbf") == std::string::npos);
   CHECK(read_text(job.output).starts_with(answer("1")));
 }
 
 TEST_CASE("shards of requests that have changed since are refused", "[runtime]") {
-  Job job;
+  Merge job;
   const auto describe = [&](std::uint64_t fingerprint) {
     runtime::RunRecord record;
     record.set("requests", runtime::describe_requests(4, fingerprint));
@@ -125,7 +125,7 @@ TEST_CASE("what is no shard is refused in one line", "[runtime]") {
 }
 
 TEST_CASE("merge brings the shards' answers into the order of the requests, byte for byte", "[runtime]") {
-  Job job;
+  Merge job;
   const std::string accent = "{\"token_ids\":[], \"id\":\"\xc3\xa9\"}\n", score = "{\"id\":4,\"logprobs\":[-1]}\n";
   CHECK(job.merge(accent + answer("1", "\\n"), score + answer("\"1\"", std::string(18 << 20, 'y'))) == 4);
   CHECK(read_text(job.output) == answer("1", "\\n") + answer("\"1\"", std::string(18 << 20, 'y')) + accent + score);
@@ -134,7 +134,7 @@ TEST_CASE("merge brings the shards' answers into the order of the requests, byte
 }
 
 TEST_CASE("merge knows requests by OpenAI's custom_id", "[runtime]") {
-  Job job;
+  Merge job;
   write_text(job.input, "{\"custom_id\":\"a\",\"body\":{}}\n{\"custom_id\":\"b\",\"body\":{}}\n");
   const std::string a = "{\"id\":\"x\",\"custom_id\":\"a\",\"response\":{},\"error\":null}\n",
                     b = "{\"id\":\"x\",\"custom_id\":\"b\",\"response\":{},\"error\":null}\n";
@@ -143,7 +143,7 @@ TEST_CASE("merge knows requests by OpenAI's custom_id", "[runtime]") {
 }
 
 TEST_CASE("merge refuses what is not all answers once", "[runtime]") {
-  Job job;
+  Merge job;
   const std::string all = answer("1") + answer("\"1\"") + answer("\"\\u00e9\"");
   struct Row {
     std::string two;
@@ -174,7 +174,7 @@ TEST_CASE("merge refuses what is not all answers once", "[runtime]") {
 }
 
 TEST_CASE("merge names the first requests without an answer, and counts all", "[runtime]") {
-  Job job;
+  Merge job;
   std::string requests;
   for (int i = 0; i < 9; ++i) requests += "{\"id\":" + std::to_string(i) + "}\n";
   write_text(job.input, requests);
@@ -185,7 +185,7 @@ TEST_CASE("merge names the first requests without an answer, and counts all", "[
 }
 
 TEST_CASE("merge takes requests that were refused, by their lines, and those whose place is their id", "[runtime]") {
-  Job job;
+  Merge job;
   write_text(job.input, "{\"id\":1}\nnonsense\n\n{\"id\":1}\n{\"prompt\":\"a\"}\n");
   const auto refused = [](int line) {
     return "{\"id\":null,\"line\":" + std::to_string(line) + ",\"error\":{\"code\":\"x\"}}\n";
@@ -208,7 +208,7 @@ TEST_CASE("merge takes requests that were refused, by their lines, and those who
 }
 
 TEST_CASE("merge refuses requests that no run takes", "[runtime]") {
-  Job job;
+  Merge job;
   for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
            {"", "no requests"},
            {"\n \n", "no requests"},
@@ -225,7 +225,7 @@ TEST_CASE("merge refuses requests that no run takes", "[runtime]") {
 }
 
 TEST_CASE("a merge that is stopped writes nothing", "[runtime]") {
-  Job job;
+  Merge job;
   job.stop = true;
   CHECK(job.merge(answer("1"), "") == 0);
   CHECK(job.wrote_nothing());
