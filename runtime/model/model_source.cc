@@ -9,6 +9,8 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "policy/model/architecture.h"
+#include "runtime/base/files.h"
+#include "runtime/base/quote.h"
 #include "runtime/checkpoint/training_folder.h"
 #include "runtime/model/kernel_terms.h"
 #include "runtime/stored/stored_tensor.h"
@@ -133,6 +135,17 @@ void apply_tokenizer_eos(ModelSource& source) {
       " ends answers too: tokenizer_config.json names it as eos_token, the other configs name others");
 }
 
+/// The first GGUF file of the folder by name; "" if there is none.
+std::string first_gguf(const fs::path& folder) {
+  std::error_code ignored;
+  std::string first;
+  for (const fs::path& path : entries_of(folder, ignored)) {
+    const std::string name = path.filename().string();
+    if (path.extension() == ".gguf" && (first.empty() || name < first)) first = name;
+  }
+  return first.empty() ? first : in_quotes(first);
+}
+
 }  // namespace
 
 policy::ModelSpec read_model_spec(const ModelFiles& files) {
@@ -140,9 +153,11 @@ policy::ModelSpec read_model_spec(const ModelFiles& files) {
   if (!texts.has("config.json")) {
     const std::string where = files.path().string() + ": ", found = found_instead_of_weights(files.path());
     if (!found.empty()) throw DataError(where + found);
+    const std::string gguf = first_gguf(files.path());
     throw DataError(where + "there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
                     (fs::is_directory(files.path() / "snapshots") ? "folder, here one of those in snapshots/"
-                                                                  : "folder or a GGUF file"));
+                     : gguf.empty()                               ? "folder or a GGUF file"
+                                                                  : "folder or a GGUF file, here " + gguf));
   }
   policy::ModelSpec spec = policy::model_from_config(read_json(texts, "config.json"), texts.where("config.json"));
   activation_named(spec.activation, texts.where("config.json"));
