@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The Python package `weft` (scripts/python) against the built program: rows of every kind, errors, the end of the program
-with its parent, a kill -9 amid answers, and the examples of docs/python.md.
+with its parent, a kill -9 amid answers, and the examples of docs/python.md and docs/classify.md.
 
 Usage: python_test.py WEFT_BINARY SOURCE_FOLDER. What needs pandas, datasets or Ray is skipped where they are not installed.
 """
 
+import csv
 import importlib.util
 import json
 import os
@@ -84,6 +85,16 @@ class Rows(Case):
             self.assertEqual(answers[0]["metadata"], metadata)
             self.assertEqual(answers[1]["metadata"]["n"], [2])
 
+    def test_fields_that_all_rows_share(self):
+        table = self.generate([{"q": "The sea", "n": 1}], prompt_column="q", fields={"max_tokens": 2, "seed": 1}, to="list")
+        self.assertEqual((table[0]["usage"]["completion_tokens"], table[0]["metadata"]), (2, {"n": 1}))
+        own = self.generate([{"prompt": "The sea", "max_tokens": 3}, {"prompt": "It was"}], fields={"max_tokens": 2}, to="list")
+        self.assertEqual([answer["usage"]["completion_tokens"] for answer in own], [3, 2])
+        with self.assertRaisesRegex(ValueError, "'prompt' is of one row"):
+            self.generate(["x"], fields={"prompt": "y"})
+        with self.assertRaisesRegex(weft.UsageError, "did you mean 'max_tokens'?"):
+            list(self.generate(["x"], fields={"max_token": 2}))
+
     def test_rows_that_make_no_request(self):
         for rows, options, words in [
                 ([{"q": None}], {"prompt_column": "q"}, "row 0: column 'q' is empty"),
@@ -146,7 +157,8 @@ class Ends(Case):
         script = self.folder / "amid.py"
         script.write_text(AMID % (MANY, SLOW))
         return subprocess.Popen([sys.executable, script, self.model, self.output], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # not ignored
 
     def again(self):
         rows = [f"It was {number} o'clock" for number in range(MANY)]
@@ -216,20 +228,31 @@ class Tables(Case):
 
 
 class Page(Case):
-    """The examples of docs/python.md."""
+    """The examples of pages, one after another in a folder."""
 
-    def test_they_run(self):
+    def test_python(self):
+        self.run_page("python.md", 5)
+
+    def test_classify(self):
+        self.run_page("classify.md", 5, ROWS="8")
+        made, classified = ([row for row in csv.DictReader((self.folder / "build" / name).read_text().splitlines())]
+                            for name in ("tickets.csv", "classified.csv"))
+        self.assertEqual([{**row, "label": None} for row in classified], [{**row, "label": None} for row in made])
+        self.assertEqual(len(made), 8)
+
+    def run_page(self, name, least, **variables):
         for link in "configs", "models":
             (self.folder / link).symlink_to(SOURCE / link)
         (self.folder / "build").mkdir()
-        examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / "python.md").read_text())
-        self.assertGreater(len(examples), 5)
+        examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / name).read_text())
+        self.assertGreaterEqual(len(examples), least)
         for example in examples:
             others = set(re.findall(r"(?m)^import (\w+)", example)) - {"weft"}
             if not installed(*others):
-                print(f"skipped, without {', '.join(sorted(others))}: {example.splitlines()[0]}", flush=True)
+                print(f"skipped, wants {', '.join(sorted(others))}: {example.splitlines()[0]}", flush=True)
                 continue
-            done = subprocess.run([sys.executable, "-c", example], cwd=self.folder, capture_output=True, text=True, timeout=120)
+            done = subprocess.run([sys.executable, "-c", example], cwd=self.folder, capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, **variables})
             self.assertEqual(done.returncode, 0, example + done.stderr)
 
 
