@@ -2,7 +2,9 @@
 """The Python package `weft` (scripts/python) against the built program: rows of every kind, errors, the end of the program
 with its parent, a kill -9 amid answers, and the examples of docs/python.md and docs/classify.md.
 
-Usage: python_test.py WEFT_BINARY SOURCE_FOLDER. What needs pandas, datasets or Ray is skipped where they are not installed.
+Usage: python_test.py WEFT_BINARY|installed SOURCE_FOLDER [unittest arguments]. `installed` takes the package and the program
+of this Python's environment: those of a wheel. What needs pandas, datasets, Ray or lm-eval is skipped where they are not
+installed.
 """
 
 import csv
@@ -18,7 +20,7 @@ import tempfile
 import time
 import unittest
 
-WEFT = SOURCE = None
+SOURCE = None
 LAID_OUT = {"backend": "cpu", "gpu_batch_size": 5, "num_gpu_batches": 1, "percent": [100, 0, 100, 0, 100, 0], "threads": 1}
 SLOW = {**LAID_OUT, "gpu_batch_size": 2, "percent": [0, 0, 100, 0, 100, 0]}  # weights come from the disk in each sweep
 MANY = 24
@@ -227,6 +229,52 @@ class Tables(Case):
         self.assertEqual(found["n"], dataset["n"])
 
 
+TASK = """
+task: tiny_%(name)s
+dataset_path: json
+dataset_kwargs: {data_files: %(data)s}
+test_split: train
+output_type: %(type)s
+doc_to_text: "{{question}}"
+doc_to_target: %(target)s
+%(more)s
+"""
+
+
+class Harness(Case):
+    """lm-evaluation-harness from its own command line, with tasks of local files."""
+
+    @unittest.skipUnless(installed("lm_eval", "datasets", "transformers"), "lm-eval is not installed")
+    def test_tasks_of_local_files(self):
+        data = [{"question": "The sea was", "choices": [" calm", " quarrel"], "gold": 0},
+                {"question": "It was a dark", "choices": [" carpet", " night"], "gold": 1},
+                {"question": "He said", "choices": [" that", " the"], "gold": 1}]
+        (self.folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+        for name, kind, target, more in [
+                ("choices", "multiple_choice", "gold", 'doc_to_choice: "{{choices}}"\nmetric_list: [{metric: acc}]'),
+                ("until", "generate_until", '" x"', "generation_kwargs: {until: ['.'], max_gen_toks: 4, do_sample: false}\n"
+                 "metric_list: [{metric: exact_match}]")]:
+            (self.folder / f"{name}.yaml").write_text(TASK % {"name": name, "data": self.folder / "data.jsonl", "type": kind,
+                                                              "target": target, "more": more})
+        done = subprocess.run(
+            [sys.executable, "-m", "weft.lm_eval", "run", "--model", "weft", "--model_args",
+             f"model={self.model},backend=cpu,threads=1", "--tasks", "tiny_choices,tiny_until", "--include_path", self.folder,
+             "--output_path", self.folder / "results", "--log_samples"],
+            capture_output=True, text=True, timeout=300,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(self.folder / "hub")})
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        (found,) = (self.folder / "results").glob("**/results_*.json")
+        results = json.loads(found.read_text())["results"]
+        pairs = [{"prompt": row["question"], "continuation": choice} for row in data for choice in row["choices"]]
+        scores = [score["logprob"] for score in weft.score(pairs, self.model, to="list", **LAID_OUT)]
+        right = [(scores[2 * n + 1] > scores[2 * n]) == bool(row["gold"]) for n, row in enumerate(data)]
+        self.assertAlmostEqual(results["tiny_choices"]["acc,none"], sum(right) / len(right))
+        (samples,) = (self.folder / "results").glob("**/samples_tiny_until_*.jsonl")
+        texts = [json.loads(line)["resps"][0][0] for line in samples.read_text().splitlines()]
+        wanted = self.generate([row["question"] for row in data], stop=".", to="list")
+        self.assertEqual(texts, [answer["text"] for answer in wanted])
+
+
 class Page(Case):
     """The examples of pages, one after another in a folder."""
 
@@ -263,9 +311,12 @@ class Package(Case):
 
 
 if __name__ == "__main__":
-    WEFT, SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
-    package = str(SOURCE / "scripts" / "python")
-    os.environ.update({"WEFT": WEFT, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0"})
-    sys.path.insert(0, package)
+    SOURCE = pathlib.Path(sys.argv[2]).resolve()
+    os.environ.update({"PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0"})
+    if sys.argv[1] != "installed":
+        package = str(SOURCE / "scripts" / "python")
+        os.environ.update({"WEFT": os.path.abspath(sys.argv[1]), "PYTHONPATH": package})
+        sys.path.insert(0, package)
     import weft
+    print(f"{weft.find_program()}, from {weft.__file__}", flush=True)
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
