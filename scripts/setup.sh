@@ -6,8 +6,8 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config python3 liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
           coinor-libclp-dev libutf8proc-dev zlib1g-dev libzstd-dev libcpp-httplib-dev)
-[ "${1:-}" = --grammar ] && packages+=(python3-venv)
-[ "${1:-}" = --tests ] && packages+=(catch2 git python3-venv strace xz-utils)
+[ "${1:-}" = --grammar ] && packages+=(ca-certificates python3-venv)
+[ "${1:-}" = --tests ] && packages+=(ca-certificates catch2 git python3-venv strace xz-utils)
 grammar() {  # a build without it only refuses such requests, so no network is no failure of --tests
   case "${1:-}" in
     --grammar) "$(dirname "$0")/get_xgrammar.sh" ;;

@@ -1,7 +1,5 @@
 #include "runtime/serve/batch_server.h"
 
-#include <httplib.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,9 +11,11 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/input_file.h"
 #include "runtime/base/quote.h"
 #include "runtime/planning/log.h"
 #include "runtime/serve/batch_request.h"
+#include "runtime/serve/http_door.h"
 
 namespace weft::runtime {
 namespace {
@@ -26,17 +26,14 @@ using nlohmann::ordered_json;
 
 constexpr const char* kJson = "application/json";
 constexpr std::size_t kChunk = 1 << 18;
+constexpr std::size_t kLargestBody = 1 << 20, kMostDigits = 15;
 constexpr int kMostThreads = 16;
 
 void answer(Response& response, const ordered_json& json) { response.set_content(policy::to_line(json), kJson); }
 
 void refuse(Response& response, int status, const std::string& message, const char* code = nullptr) {
   response.status = status;
-  answer(response, {{"error",
-                     {{"message", message},
-                      {"type", status == 401 ? "authentication_error" : "invalid_request_error"},
-                      {"param", nullptr},
-                      {"code", code ? ordered_json(code) : ordered_json()}}}});
+  response.set_content(error_json(status, message, code), kJson);
 }
 
 void refuse_unknown(Response& response, const char* what, const std::string& id) {
@@ -79,7 +76,6 @@ class BatchServer {
   BatchServer(const ServeOptions& options, BatchStore& store, BatchWorker& worker)
       : options_(options), store_(store), worker_(worker), started_(seconds_now()) {
     http_.new_task_queue = [] { return new httplib::ThreadPool(kMostThreads); };
-    http_.set_keep_alive_timeout(1);
     http_.set_socket_options([](socket_t socket) {  // the library's own let others listen at the same port
       const int yes = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -92,7 +88,8 @@ class BatchServer {
         [](const Request&, Response& response, std::exception_ptr thrown) { give_up(response, thrown); });
     http_.set_error_handler([](const Request& request, Response& response) {
       if (response.body.empty())
-        refuse(response, response.status, "there is nothing at " + in_quotes(request.path), "not_found");
+        refuse(response, response.status, library_error(response.status, request.path),
+               response.status == 404 ? "not_found" : nullptr);
     });
     add_files();
     add_batches();
@@ -129,10 +126,25 @@ class BatchServer {
     const std::string name = host.substr(0, host.rfind(':'));
     if (request.has_header("Origin") || (name != "127.0.0.1" && name != "localhost"))
       return refuse(response, 403, "only programs on this machine may ask"), false;
-    if (options_.api_key.empty() ||
-        same_secret("Bearer " + options_.api_key, request.get_header_value("Authorization")))
-      return true;
-    return refuse(response, 401, "the API key is not the server's", "invalid_api_key"), false;
+    if (!options_.api_key.empty() &&
+        !same_secret("Bearer " + options_.api_key, request.get_header_value("Authorization")))
+      return refuse(response, 401, "the API key is not the server's", "invalid_api_key"), false;
+    return has_bounded_body(request, response);
+  }
+
+  /// Uploads go to the disk as they come. All other bodies are held whole, so they are small and say so before.
+  static bool has_bounded_body(const Request& request, Response& response) {
+    if (request.has_header("Content-Encoding"))
+      return refuse(response, 415, "Content-Encoding is not taken; send the body as it is"), false;
+    const bool upload = request.path == "/v1/files" && request.method == "POST";
+    if (request.has_header("Transfer-Encoding"))
+      return upload || (refuse(response, 411, "wanted a Content-Length"), false);
+    const std::string length = request.get_header_value("Content-Length");
+    if (length.find_first_not_of("0123456789") != std::string::npos || length.size() > kMostDigits ||
+        request.get_header_value_count("Content-Length") > 1)
+      return refuse(response, 400, "Content-Length is no number"), false;
+    if (upload || length.empty() || std::stoull(length) <= kLargestBody) return true;
+    return refuse(response, 413, "the body is too long; it may have 1 MiB"), false;
   }
 
   void add_files() {
@@ -150,10 +162,12 @@ class BatchServer {
       return refuse(response, 400, "wanted multipart/form-data with 'file' and 'purpose'");
     std::optional<BatchStore::Writing> file;
     std::string field, filename, purpose, unknown;
+    int files = 0;
     const bool whole = read(
-        [&](const httplib::MultipartFormData& part) {
+        [&](const auto& part) {  // its type has another name in later versions
           field = part.name;
           if (field == "file") {
+            ++files;
             filename = part.filename.empty() ? "requests.jsonl" : part.filename;
             if (!file) file.emplace(store_.write_file());
           } else if (field != "purpose") {
@@ -162,6 +176,7 @@ class BatchServer {
           return true;
         },
         [&](const char* data, std::size_t bytes) {
+          HttpDoor::content_taken();
           if (field == "file") file->append({data, bytes});
           if (field == "purpose" && purpose.size() < 100) purpose.append(data, bytes);
           return true;
@@ -169,7 +184,7 @@ class BatchServer {
     if (!whole) return refuse(response, 400, "the upload ends too early");
     if (!unknown.empty())
       return refuse(response, 400, "unknown field " + in_quotes(unknown) + "; wanted 'file' and 'purpose'");
-    if (!file) return refuse(response, 400, "'file' is missing");
+    if (files != 1) return refuse(response, 400, files ? "'file' is given more than once" : "'file' is missing");
     if (purpose != "batch") return refuse(response, 400, "'purpose' must be batch, got " + in_quotes(purpose));
     answer(response, to_json(file->keep(filename, purpose)));
   }
@@ -274,7 +289,7 @@ class BatchServer {
   BatchStore& store_;
   BatchWorker& worker_;
   const std::int64_t started_;
-  httplib::Server http_;
+  HttpDoor http_;
 };
 
 /// Lets weft generate check the model and the flags by a request that is not computed.

@@ -53,7 +53,16 @@ std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code failed;
   std::vector<fs::path> all = entries_of(folder, failed);
   if (failed) throw IoError(folder.string() + ": cannot be read: " + failed.message());
+  std::erase_if(all, [](const fs::path& path) {
+    return path.extension() == ".weft-part" &&
+           fs::remove(path);  // a kill where files have a name while they are written
+  });
   return all;
+}
+
+/// Writes a record. Nobody else writes in the folder, so it need not be searched for what others have left.
+template <class Json> void write_record(const fs::path& path, const Json& json) {
+  write_file_atomically(path, policy::to_line(json) + "\n", {.link = AtomicFile::Link::refuse, .only_writer = true});
 }
 
 template <class Value, class Newer>
@@ -126,7 +135,7 @@ void BatchStore::Writing::append(std::string_view text) {
 StoredFile BatchStore::Writing::keep(const std::string& filename, const std::string& purpose) {
   file_->commit();
   const StoredFile made{id_, filename, purpose, bytes_, seconds_now()};
-  write_file_atomically(store_.files_folder() / (id_ + ".json"), policy::to_line(to_json(made)) + "\n");
+  write_record(store_.files_folder() / (id_ + ".json"), to_json(made));
   const std::lock_guard lock(store_.mutex_);
   return store_.files_[id_] = made;
 }
@@ -166,7 +175,7 @@ std::optional<Batch> BatchStore::add_batch(Batch batch) {
   batch.id = "batch_" + random_name();
   batch.number = next_number_++;
   batch.time_of(BatchStatus::validating) = seconds_now();
-  write_file_atomically(batches_folder() / (batch.id + ".json"), policy::to_line(to_json(batch, true)) + "\n");
+  write_record(batches_folder() / (batch.id + ".json"), to_json(batch, true));
   return batches_[batch.id] = batch;
 }
 
@@ -191,7 +200,7 @@ Batch BatchStore::update(const std::string& id, const std::function<void(Batch&)
   const std::lock_guard lock(mutex_);
   Batch batch = batches_.at(id);
   change(batch);
-  write_file_atomically(batches_folder() / (id + ".json"), policy::to_line(to_json(batch, true)) + "\n");
+  write_record(batches_folder() / (id + ".json"), to_json(batch, true));
   return batches_[id] = batch;
 }
 

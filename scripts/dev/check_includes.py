@@ -37,7 +37,7 @@ DOORS = [  # (what the include begins with, files that may)
     (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc|runtime/inputs/unpack\.cc"),
     (r"zstd\.h", r"runtime/inputs/unpack\.cc"),
     (r"xgrammar/", r"runtime/grammar/form_compiler\.cc"),
-    (r"httplib\.h", r"runtime/serve/batch_server\.cc"),
+    (r"httplib\.h", r"runtime/serve/http_door\.h"),
     (r"catch2/", r"tests/.*"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')

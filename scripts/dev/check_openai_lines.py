@@ -60,4 +60,5 @@ def main():
         print(f"{count} x {what}")
 
 
-main()
+if __name__ == "__main__":
+    main()

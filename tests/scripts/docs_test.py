@@ -30,6 +30,7 @@ NOT_HERE = [
     (r"\bpip install\b|\bapt-get\b|scripts/get_model\.sh", "needs a network"),
     (r"scripts/(quickstart|test|package|wheel)\.sh|\bcmake\b|\bctest\b", "builds, or tests what was built"),
     (r"--backend cuda", "needs a GPU"),
+    (r"docker (build|run)", "needs Docker; scripts/dev/dockerfile_steps.py runs the same steps"),
     (r"/shared/opt-30b|\$job\b", "needs Slurm and a checkpoint of 60 GB; sbatch_test.py starts the script"),
     (r"scripts/cluster/ray_job\.py", "needs Ray; ray_job_test.py starts it"),
     (r"weft serve-batches", "serves until it is stopped; serve_test.py starts it"),

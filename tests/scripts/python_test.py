@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The Python package `weft` (scripts/python) against the built program: rows of every kind, errors, the end of the program
-with its parent, a kill -9 amid answers, and the examples of docs/python.md.
+with its parent, a kill -9 amid answers, and the examples of docs/python.md and docs/classify.md.
 
-Usage: python_test.py WEFT_BINARY SOURCE_FOLDER. What needs pandas, datasets or Ray is skipped where they are not installed.
+Usage: python_test.py WEFT_BINARY|installed SOURCE_FOLDER [unittest arguments]. `installed` takes the package and the program
+of this Python's environment: those of a wheel. What needs pandas, datasets, Ray or lm-eval is skipped where they are not
+installed.
 """
 
+import csv
 import importlib.util
 import json
 import os
@@ -17,7 +20,7 @@ import tempfile
 import time
 import unittest
 
-WEFT = SOURCE = None
+SOURCE = None
 LAID_OUT = {"backend": "cpu", "gpu_batch_size": 5, "num_gpu_batches": 1, "percent": [100, 0, 100, 0, 100, 0], "threads": 1}
 SLOW = {**LAID_OUT, "gpu_batch_size": 2, "percent": [0, 0, 100, 0, 100, 0]}  # weights come from the disk in each sweep
 MANY = 24
@@ -84,6 +87,16 @@ class Rows(Case):
             self.assertEqual(answers[0]["metadata"], metadata)
             self.assertEqual(answers[1]["metadata"]["n"], [2])
 
+    def test_fields_that_all_rows_share(self):
+        table = self.generate([{"q": "The sea", "n": 1}], prompt_column="q", fields={"max_tokens": 2, "seed": 1}, to="list")
+        self.assertEqual((table[0]["usage"]["completion_tokens"], table[0]["metadata"]), (2, {"n": 1}))
+        own = self.generate([{"prompt": "The sea", "max_tokens": 3}, {"prompt": "It was"}], fields={"max_tokens": 2}, to="list")
+        self.assertEqual([answer["usage"]["completion_tokens"] for answer in own], [3, 2])
+        with self.assertRaisesRegex(ValueError, "'prompt' is of one row"):
+            self.generate(["x"], fields={"prompt": "y"})
+        with self.assertRaisesRegex(weft.UsageError, "did you mean 'max_tokens'?"):
+            list(self.generate(["x"], fields={"max_token": 2}))
+
     def test_rows_that_make_no_request(self):
         for rows, options, words in [
                 ([{"q": None}], {"prompt_column": "q"}, "row 0: column 'q' is empty"),
@@ -146,7 +159,8 @@ class Ends(Case):
         script = self.folder / "amid.py"
         script.write_text(AMID % (MANY, SLOW))
         return subprocess.Popen([sys.executable, script, self.model, self.output], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # not ignored
 
     def again(self):
         rows = [f"It was {number} o'clock" for number in range(MANY)]
@@ -215,21 +229,78 @@ class Tables(Case):
         self.assertEqual(found["n"], dataset["n"])
 
 
-class Page(Case):
-    """The examples of docs/python.md."""
+TASK = """
+task: tiny_%(name)s
+dataset_path: json
+dataset_kwargs: {data_files: %(data)s}
+test_split: train
+output_type: %(type)s
+doc_to_text: "{{question}}"
+doc_to_target: %(target)s
+%(more)s
+"""
 
-    def test_they_run(self):
+
+class Harness(Case):
+    """lm-evaluation-harness from its own command line, with tasks of local files."""
+
+    @unittest.skipUnless(installed("lm_eval", "datasets", "transformers"), "lm-eval is not installed")
+    def test_tasks_of_local_files(self):
+        data = [{"question": "The sea was", "choices": [" calm", " quarrel"], "gold": 0},
+                {"question": "It was a dark", "choices": [" carpet", " night"], "gold": 1},
+                {"question": "He said", "choices": [" that", " the"], "gold": 1}]
+        (self.folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+        for name, kind, target, more in [
+                ("choices", "multiple_choice", "gold", 'doc_to_choice: "{{choices}}"\nmetric_list: [{metric: acc}]'),
+                ("until", "generate_until", '" x"', "generation_kwargs: {until: ['.'], max_gen_toks: 4, do_sample: false}\n"
+                 "metric_list: [{metric: exact_match}]")]:
+            (self.folder / f"{name}.yaml").write_text(TASK % {"name": name, "data": self.folder / "data.jsonl", "type": kind,
+                                                              "target": target, "more": more})
+        done = subprocess.run(
+            [sys.executable, "-m", "weft.lm_eval", "run", "--model", "weft", "--model_args",
+             f"model={self.model},backend=cpu,threads=1", "--tasks", "tiny_choices,tiny_until", "--include_path", self.folder,
+             "--output_path", self.folder / "results", "--log_samples"],
+            capture_output=True, text=True, timeout=300,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(self.folder / "hub")})
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        (found,) = (self.folder / "results").glob("**/results_*.json")
+        results = json.loads(found.read_text())["results"]
+        pairs = [{"prompt": row["question"], "continuation": choice} for row in data for choice in row["choices"]]
+        scores = [score["logprob"] for score in weft.score(pairs, self.model, to="list", **LAID_OUT)]
+        right = [(scores[2 * n + 1] > scores[2 * n]) == bool(row["gold"]) for n, row in enumerate(data)]
+        self.assertAlmostEqual(results["tiny_choices"]["acc,none"], sum(right) / len(right))
+        (samples,) = (self.folder / "results").glob("**/samples_tiny_until_*.jsonl")
+        texts = [json.loads(line)["resps"][0][0] for line in samples.read_text().splitlines()]
+        wanted = self.generate([row["question"] for row in data], stop=".", to="list")
+        self.assertEqual(texts, [answer["text"] for answer in wanted])
+
+
+class Page(Case):
+    """The examples of pages, one after another in a folder."""
+
+    def test_python(self):
+        self.run_page("python.md", 5)
+
+    def test_classify(self):
+        self.run_page("classify.md", 5, ROWS="8")
+        made, classified = ([row for row in csv.DictReader((self.folder / "build" / name).read_text().splitlines())]
+                            for name in ("tickets.csv", "classified.csv"))
+        self.assertEqual([{**row, "label": None} for row in classified], [{**row, "label": None} for row in made])
+        self.assertEqual(len(made), 8)
+
+    def run_page(self, name, least, **variables):
         for link in "configs", "models":
             (self.folder / link).symlink_to(SOURCE / link)
         (self.folder / "build").mkdir()
-        examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / "python.md").read_text())
-        self.assertGreater(len(examples), 5)
+        examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / name).read_text())
+        self.assertGreaterEqual(len(examples), least)
         for example in examples:
             others = set(re.findall(r"(?m)^import (\w+)", example)) - {"weft"}
             if not installed(*others):
-                print(f"skipped, without {', '.join(sorted(others))}: {example.splitlines()[0]}", flush=True)
+                print(f"skipped, wants {', '.join(sorted(others))}: {example.splitlines()[0]}", flush=True)
                 continue
-            done = subprocess.run([sys.executable, "-c", example], cwd=self.folder, capture_output=True, text=True, timeout=120)
+            done = subprocess.run([sys.executable, "-c", example], cwd=self.folder, capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, **variables})
             self.assertEqual(done.returncode, 0, example + done.stderr)
 
 
@@ -240,9 +311,12 @@ class Package(Case):
 
 
 if __name__ == "__main__":
-    WEFT, SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
-    package = str(SOURCE / "scripts" / "python")
-    os.environ.update({"WEFT": WEFT, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0"})
-    sys.path.insert(0, package)
+    SOURCE = pathlib.Path(sys.argv[2]).resolve()
+    os.environ.update({"PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0"})
+    if sys.argv[1] != "installed":
+        package = str(SOURCE / "scripts" / "python")
+        os.environ.update({"WEFT": os.path.abspath(sys.argv[1]), "PYTHONPATH": package})
+        sys.path.insert(0, package)
     import weft
+    print(f"{weft.find_program()}, from {weft.__file__}", flush=True)
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

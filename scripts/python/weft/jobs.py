@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any, Deque, Dict, Iterator, List, Optional
+from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional
 
 from . import rows as row_module
 from .program import Child, find_program, flags_of, run
@@ -200,13 +200,14 @@ def _again(rows: Any, to: Optional[str]) -> Any:
 
 
 def generate(rows: Any, model: "os.PathLike[str] | str", *, output: "Optional[os.PathLike[str] | str]" = None,
-             prompt_column: Optional[str] = None, prompt_template: Optional[str] = None, to: Optional[str] = None,
-             resume: Optional[str] = None, progress: bool = False,
-             program: "Optional[os.PathLike[str] | str]" = None, **options: Any) -> Any:
+             prompt_column: Optional[str] = None, prompt_template: Optional[str] = None,
+             fields: Optional[Mapping[str, Any]] = None, to: Optional[str] = None, resume: Optional[str] = None,
+             progress: bool = False, program: "Optional[os.PathLike[str] | str]" = None, **options: Any) -> Any:
     """Answers rows; an iterator of answers as they finish, or all of them, in the order of the rows, as `to` says.
 
     rows: strings, dicts that are Weft's request lines, a pandas DataFrame or a datasets.Dataset. `prompt_column`, or
     `prompt_template` with {column} in it, makes prompts of columns; the other columns come back in an answer's `metadata`.
+    fields: request fields that all rows have, such as {"guided_choice": ["yes", "no"]}; a request line's own go first.
     output: a file of the answers. The same call with the same rows goes on after any kind of end.
     to: 'list', 'pandas' or 'dataset'. The latter two have the rows' columns and, beside them, the answers'.
     resume: what a resume accepts besides: 'force', 'adopt', 'repair', 'retry', joined by commas.
@@ -217,7 +218,7 @@ def generate(rows: Any, model: "os.PathLike[str] | str", *, output: "Optional[os
     Raises WeftError, with the line and the exit code of the program; ValueError for rows that make no request.
     """
     rows = _again(rows, to)
-    lines = row_module.Lines(rows, prompt_column, prompt_template)
+    lines = row_module.Lines(rows, prompt_column, prompt_template, fields=fields)
     return _job("generate", rows, lines, model, output, to, progress, program, resume, options)
 
 

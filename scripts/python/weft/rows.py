@@ -84,12 +84,16 @@ class Lines:
     """Request lines of rows. Raises ValueError for a row of which no request can be made."""
 
     def __init__(self, rows: Any, prompt_column: Optional[str], prompt_template: Optional[str],
-                 continuation_column: Optional[str] = None) -> None:
+                 continuation_column: Optional[str] = None, fields: Optional[Row] = None) -> None:
         if prompt_column is not None and prompt_template is not None:
             raise ValueError("give prompt_column or prompt_template, not both")
         if isinstance(rows, (str, bytes, Mapping)):
             raise TypeError(f"rows must be a list, a DataFrame, a Dataset or another iterable, got {type(rows).__name__}")
         self._rows = rows
+        self._fields = {str(name): plain(value) for name, value in (fields or {}).items()}
+        for name in ("id", "prompt", "prompt_ids", "messages", "metadata"):
+            if name in self._fields:
+                raise ValueError(f"fields are those that all requests share; '{name}' is of one row")
         self._continuation = continuation_column
         self._template = Template(prompt_template) if prompt_template is not None else None
         columns = columns_of(rows)
@@ -107,7 +111,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         for number, row in enumerate(each_row(self._rows)):
-            yield json.dumps(self._line(row, number), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            yield json.dumps({**self._fields, **self._line(row, number)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
     def _line(self, row: Any, number: int) -> Dict[str, Any]:
         if isinstance(row, str):
