@@ -16,53 +16,11 @@
 #include "policy/model/steps.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/batch_rows.h"
+#include "runtime/engine/layer_data.h"
 #include "runtime/engine/random_cache.h"
 #include "runtime/model/weights.h"
 
 namespace weft::runtime {
-
-/// Access to the rows of a model's tables. Each table lies in one or several pieces of memory.
-class TableRows {
- public:
-  virtual ~TableRows() = default;
-  /// out [ids, cols] = the rows `ids` of the table whose pieces are units of `kind`, converted. Called on the device
-  /// lane's thread.
-  virtual void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out,
-                      kernels::Stream& stream) = 0;
-};
-
-/// The rows of a batch that the host attends, [sequences, heads * head_dim] each. On the device these are q, k and v,
-/// which go to the host; on the host also the result, `attended`.
-struct Exchange {
-  View q, k, v, attended;
-};
-
-/// A batch in a sparse layer, until its last expert.
-struct RoutedBatch {
-  View mlp_input;                  ///< [rows, hidden], on the device
-  std::span<std::int32_t> expert;  ///< [rows * chosen], as kernels::Route has them; host memory, also of `weight`
-  std::span<float> weight;
-};
-/// The rows that chose an expert, ascending, and their weights.
-struct ExpertRows {
-  std::span<const std::int32_t> rows;
-  std::span<const float> weight;
-};
-
-/// The slots of a KV buffer, one entry for each run of heads (policy::Footprint::kv_shapes).
-using HeadRunSlots = std::vector<kernels::KvSlots>;
-
-/// The model, and how its layers compute and store.
-struct LayersPlan {
-  const policy::ModelSpec& model;
-  const policy::Retention& retention;
-  policy::Types types;
-  bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
-  std::int64_t chunk_tokens = 0, piece_tokens = 0, prefix_tokens = 0;  ///< as in policy::Workspace; chunk_tokens at
-                                                                       ///< least kernels::kPrefixStep
-  Arithmetic arithmetic = Arithmetic::exact;                           ///< used for products with quantised weights
-  std::vector<std::vector<float>> sink_logits = {};                    ///< [layers, heads] if the model has sinks
-};
 
 /// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows
 /// besides the keys and values of one prompt or of a shared prefix, and what works row by row in pieces of at most

@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "policy/model/model.h"
 #include "policy/schedule/schedule.h"
-#include "runtime/engine/layers.h"
+#include "runtime/engine/layer_data.h"
 
 namespace weft::runtime {
 

@@ -15,7 +15,7 @@
 #include "offload/kv_layout.h"
 #include "policy/layout/footprint.h"
 #include "runtime/base/fill_ahead.h"
-#include "runtime/engine/layers.h"
+#include "runtime/engine/layer_data.h"
 #include "runtime/model/model_source.h"
 
 namespace weft::runtime {
