@@ -48,9 +48,12 @@ bool same_secret(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
-/// A page of a list, as ?limit=, ?after= and ?order= ask for it. `all` is the newest first.
-template <class Value> void answer_list(const Request& request, Response& response, std::vector<Value> all) {
-  const auto page = page_of(request.get_param_value("limit"), request.get_param_value("order"));
+/// A page of a list, as ?limit=, ?after= and ?order= ask for it. `all` is the newest first; `otherwise` the limit
+/// without ?limit=, as at OpenAI.
+template <class Value>
+void answer_list(const Request& request, Response& response, std::vector<Value> all, const std::string& otherwise) {
+  const std::string limit = request.get_param_value("limit");
+  const auto page = page_of(limit.empty() ? otherwise : limit, request.get_param_value("order"));
   if (!page) return refuse(response, 400, "'limit' must be from 1 to 10000, and 'order' asc or desc");
   if (page->ascending) std::reverse(all.begin(), all.end());
   auto first = all.begin();
@@ -193,7 +196,7 @@ class BatchServer {
     std::vector<StoredFile> files = store_.files();
     if (const std::string purpose = request.get_param_value("purpose"); !purpose.empty())
       std::erase_if(files, [&](const StoredFile& file) { return file.purpose != purpose; });
-    answer_list(request, response, std::move(files));
+    answer_list(request, response, std::move(files), "10000");
   }
 
   void show_file(const Request& request, Response& response) {
@@ -246,7 +249,9 @@ class BatchServer {
     answer(response, to_json(*batch));
   }
 
-  void list_batches(const Request& request, Response& response) { answer_list(request, response, store_.batches()); }
+  void list_batches(const Request& request, Response& response) {
+    answer_list(request, response, store_.batches(), "20");
+  }
 
   void show_batch(const Request& request, Response& response) {
     const auto batch = store_.batch(request.matches[1]);

@@ -49,6 +49,8 @@ class Api(Case):
         self.start()
         files = [self.upload(lines_of(1))["id"] for _ in range(3)]
         batches = [self.create(file)["id"] for file in files]
+        for _ in range(20):  # a page of files has 10,000 without a limit
+            files.append(self.upload("\n")["id"])
         self.assertEqual({file["id"] for file in self.ask("/files?purpose=batch")["data"]}, set(files))
         page = self.ask("/batches?limit=2")
         self.assertEqual(([batch["id"] for batch in page["data"]], page["has_more"]), ([batches[2], batches[1]], True))
