@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares weft with Hugging Face transformers on a checkpoint folder, through the binary.
+"""Compares weft with Hugging Face transformers on a checkpoint folder or a GGUF file, through the binary.
 
     python3 scripts/evaluate/verify_against_hf.py CHECKPOINT [--prompts 8] [--prompt-len 64] [--max-tokens 64]
         [--dtype auto|float16|bfloat16|float32] [--weft build/release/weft] [--device cpu] [-- FLAGS OF WEFT ...]
@@ -8,9 +8,9 @@ The reference is transformers in fp32 on the stored weights. Ragged prompts are 
 where it has one, of random ids otherwise). weft generates from them; its tokens must be those of the reference until the
 reference's own two largest logits come closer than the tolerance. weft scores the reference's tokens; their
 log-probabilities must agree within it. It is 1e-4, 5e-3 or 3e-2 (float32, float16, bfloat16) of the reference's largest
-logit. Exits with 0 if all is so, with 1 if not, with 2 if weft itself fails.
+logit. With quantised weights give weft "-- --weight-arithmetic exact"; else it rounds activations to 8 bits. Exits with 0 if all is so, with 1 if not, with 2 if weft itself fails.
 
-What it needs from PyPI (torch for the CPU, transformers, safetensors) goes into build/verify-venv if it is missing.
+What it needs from PyPI (torch for the CPU, transformers, safetensors; gguf and accelerate for GGUF) goes into build/verify-venv if it is missing.
 """
 
 import argparse
@@ -41,9 +41,9 @@ def ensure_packages() -> None:
     venv = ROOT / "build" / "verify-venv"
     python = venv / "bin" / "python"
     if os.environ.get("WEFT_VERIFY_VENV"):
-        sys.exit(f"{venv} lacks torch, transformers or safetensors; remove it and try again")
+        sys.exit(f"{venv} lacks a package of this script; remove it and try again")
     if not has_packages(python):
-        print(f"installing torch, transformers and safetensors into {venv}", flush=True)
+        print(f"installing torch, transformers and what they need into {venv}", flush=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         try:
             if not runs([python, "-m", "pip", "--version"]):  # missing, or left by an attempt without ensurepip
@@ -52,7 +52,7 @@ def ensure_packages() -> None:
             if subprocess.run([*pip, "torch", "--retries", "0", "--timeout", "10", "--index-url",
                                "https://download.pytorch.org/whl/cpu"]).returncode:
                 subprocess.run([*pip, "torch"], check=True)
-            subprocess.run([*pip, PACKAGE, "safetensors", "numpy"], check=True)
+            subprocess.run([*pip, PACKAGE, "safetensors", "numpy", "gguf", "accelerate"], check=True)
         except subprocess.CalledProcessError as error:
             sys.exit(f"{' '.join(map(str, error.cmd))} failed; it needs python3-venv (scripts/setup.sh installs it) and PyPI")
     os.environ["WEFT_VERIFY_VENV"] = "1"
@@ -67,8 +67,19 @@ def runs(command: list) -> bool:
 
 
 def has_packages(python: str | Path) -> bool:
-    return runs([python, "-c", "import safetensors, torch, transformers; transformers.AutoConfig; "
+    return runs([python, "-c", "import accelerate, gguf, safetensors, torch, transformers; transformers.AutoConfig; "
                                "assert tuple(map(int, transformers.__version__.split('.')[:2])) >= (4, 56)"])
+
+
+def is_gguf(checkpoint: Path) -> bool:
+    return checkpoint.suffix == ".gguf" and checkpoint.is_file()
+
+
+def in_transformers(checkpoint: Path) -> dict:
+    """The arguments by which transformers' from_pretrained() finds the checkpoint."""
+    if is_gguf(checkpoint):
+        return {"pretrained_model_name_or_path": checkpoint.parent, "gguf_file": checkpoint.name}
+    return {"pretrained_model_name_or_path": checkpoint}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,8 +99,8 @@ def parse_arguments() -> argparse.Namespace:
     args.flags = flags
     if args.prompts < 1 or args.prompt_len < 1 or args.max_tokens < 1:
         parser.error("--prompts, --prompt-len and --max-tokens must be at least 1")
-    if not (args.checkpoint / "config.json").is_file():
-        parser.error(f"{args.checkpoint} holds no config.json")
+    if not is_gguf(args.checkpoint) and not (args.checkpoint / "config.json").is_file():
+        parser.error(f"{args.checkpoint} holds no config.json and is no GGUF file")
     args.weft = args.weft.resolve()
     if not os.access(args.weft, os.X_OK):
         parser.error(f"{args.weft} is not there; build it, or name it with --weft")
@@ -98,6 +109,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def stored_dtype(folder: Path) -> str:
     """Of the tensor with the most elements, as the file itself says."""
+    if is_gguf(folder):
+        return "GGUF"
     import math
 
     from safetensors import safe_open
@@ -138,10 +151,11 @@ def make_prompts(args: argparse.Namespace, config) -> list[list[int]]:
     if longest < 1:
         sys.exit(f"--max-tokens {args.max_tokens} leaves no room for a prompt in {config.max_position_embeddings} positions")
     lengths = [longest, 1, *(rng.randint(1, longest) for _ in range(args.prompts))][:args.prompts]
-    if not any((args.checkpoint / name).exists() for name in ("tokenizer.json", "vocab.json")):
+    if not is_gguf(args.checkpoint) and not any((args.checkpoint / name).exists()
+                                                for name in ("tokenizer.json", "vocab.json")):
         return [[rng.randrange(config.vocab_size) for _ in range(length)] for length in lengths]
     from transformers import AutoTokenizer
-    tokenizer = AutoTokenizer.from_pretrained(args.checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(**in_transformers(args.checkpoint))
     first = [] if config.bos_token_id is None else [config.bos_token_id]
     words = TEXT.split(" ")
     prompts = []
@@ -223,11 +237,12 @@ def main() -> int:
     import transformers
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    config = transformers.AutoConfig.from_pretrained(args.checkpoint)
+    config = transformers.AutoConfig.from_pretrained(**in_transformers(args.checkpoint))
     stored = stored_dtype(args.checkpoint)
     computed = computed_dtype(args, config)
     tolerance = TOLERANCE[computed]
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(args.device).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(**in_transformers(args.checkpoint),
+                                                              dtype=torch.float32).to(args.device).eval()
     ends = end_tokens(model)
     prompts = make_prompts(args, config)
     print(f"{args.checkpoint}: stored as {stored}, weft computes in {computed}, tolerance {tolerance:g}; reference: transformers "
