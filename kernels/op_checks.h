@@ -115,10 +115,6 @@ struct Checker {
     if (s.rest) refuse("slots have cold rows and a rest, wanted one of the two");
     if (s.sequences > 0 && (!s.cold_k || !s.cold_v)) refuse("cold slots have no data");
   }
-  /// Refuses cold slots: for twins that do not take them.
-  void no_cold_slots(const KvSlots& s) const {
-    if (s.cold > 0) refuse("slots have cold rows, which only the CPU attends");
-  }
   void block(const KvSlots& s, Scoring scoring) const {
     if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
       refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +

@@ -34,9 +34,9 @@ __device__ inline void softmax(float* p, int slots, float* shared, const float* 
   __syncthreads();
 }
 
-/// Adds `kParts` partial rows of `heads` heads, [kParts, heads, dim] in shared memory, to rows of `out`. All threads
-/// call it when they have written their parts.
-template <int kParts>
+/// Sums `kParts` partial rows of `heads` heads, [kParts, heads, dim] in shared memory, into rows of `out`, or with
+/// kAdds adds the sums to these. All threads call it when they have written their parts.
+template <int kParts, bool kAdds = false>
 __device__ __forceinline__ void add_parts(const float* shared, int heads, int dim, float* out,
                                           std::int64_t out_stride) {
   __syncthreads();
@@ -44,7 +44,8 @@ __device__ __forceinline__ void add_parts(const float* shared, int heads, int di
     float total = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) total += shared[part * heads * dim + i];
-    out[i / dim * out_stride + i % dim] = total;
+    float& sum = out[i / dim * out_stride + i % dim];
+    sum = kAdds ? sum + total : total;
   }
   __syncthreads();
 }
@@ -97,17 +98,29 @@ __device__ inline float new_score(const DecodeArgs& a, float score, const float*
   return a.decay * score + sum;
 }
 
-/// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's if the budget is full,
-/// otherwise the first empty one. All threads call it and get the slot of the victim, or -1.
+/// The slots of a range: the one whose token goes first, whether that is because it left the model's window, how many
+/// are visible, and the first empty one, or the end of the range.
+struct ScannedSlots {
+  Victim victim;
+  bool leaves;
+  int visible, empty;
+};
+
+/// The last position of a token that may be evicted.
+__device__ inline std::int64_t newest_victim(const Row& row) {
+  return std::int64_t{row.position} - row.keep.recent - row.keep.grace;
+}
+
+/// Updates the scores of slots `begin` to before `end` by the probabilities p [group, slots]. The victim is among the
+/// positions from `oldest` to `newest`. All threads call it and get the same.
 template <class T>
-__device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, const float* p,
-                           std::int64_t stride, ChoiceShared& shared) {
-  const int slots = a.slots.slots;
-  const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
+__device__ __forceinline__ ScannedSlots scan_slots(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position,
+                                                   const float* p, std::int64_t stride, int begin, int end,
+                                                   std::int32_t oldest, std::int64_t newest, ChoiceShared& shared) {
   const std::int32_t seen_from = t.row.keep.seen_from(t.row.position + 1);
   Victim mine{0, 0, -1};
-  int visible = 0, empty = slots;
-  for (int s = threadIdx.x; s < slots; s += kThreads) {
+  int visible = 0, empty = end;
+  for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += kThreads) {
     const std::int32_t at = position[s];
     if (at < 0) {
       empty = min(empty, s);
@@ -121,13 +134,23 @@ __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int
     }
     if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
     const bool leaves = at < seen_from;  // the window; at most one token does, and it goes before all others
-    if (leaves || (at >= t.row.keep.sinks && at <= newest))
-      mine = First{}(mine, Victim{leaves ? -INFINITY : score, at, s});
+    if (leaves || (at >= oldest && at <= newest)) mine = First{}(mine, Victim{leaves ? -INFINITY : score, at, s});
   }
   visible = block_reduce(visible, Sum{}, shared.number);
   empty = block_reduce(empty, Lowest{}, shared.number);
   const Victim victim = block_reduce_candidate(mine, First{}, shared.candidate);
-  const bool evicts = victim.slot >= 0 && (victim.position < seen_from || visible > t.row.keep.budget());
+  return {victim, victim.slot >= 0 && victim.position < seen_from, visible, empty};
+}
+
+/// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's if the budget is full,
+/// otherwise the first empty one. All threads call it and get the slot of the victim, or -1.
+template <class T>
+__device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, const float* p,
+                           std::int64_t stride, ChoiceShared& shared) {
+  const int slots = a.slots.slots;
+  const auto [victim, leaves, visible, empty] =
+      scan_slots(a, t, position, p, stride, 0, slots, t.row.keep.sinks, newest_victim(t.row), shared);
+  const bool evicts = victim.slot >= 0 && (leaves || visible > t.row.keep.budget());
   if (threadIdx.x != 0) return evicts ? victim.slot : -1;
   const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
   if (evicts) t.position[victim.slot] = -1;
@@ -177,8 +200,9 @@ __device__ __forceinline__ void fused_step(const DecodeArgs& a, const Logits& lo
       softmax(p + g * slots, slots, partial, t.sink_logit(a, g));
     }
   }
-  keep_scores(a, t, position, p, slots, choice);
+  [[maybe_unused]] const int moved = keep_scores(a, t, position, p, slots, choice);
   values(t, position, p, sums, out);
+  if constexpr (has_cold<T>) move_cold(a, t, moved);
 }
 
 }  // namespace weft::kernels::cuda::decode

@@ -70,6 +70,7 @@ extern template void run_teams<__nv_bfloat16>(const DecodeArgs&, int, CudaStream
 extern template void run_teams<Level<DType::i8>>(const DecodeArgs&, int, CudaStream&);  // decode_int8_cuda.cu
 extern template void run_teams<Level<DType::i4>>(const DecodeArgs&, int, CudaStream&);  // decode_int4_cuda.cu
 extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);       // decode_mixed_cuda.cu
+extern template void run_teams<ColdLevels>(const DecodeArgs&, int, CudaStream&);        // decode_cold_cuda.cu
 
 }  // namespace cuda::decode
 
@@ -77,12 +78,12 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   using namespace cuda;
   using namespace cuda::decode;
   check(op);
-  checks::Checker{"decode_attention"}.no_cold_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const DecodeArgs args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
   if (run_grouped(args, op.slots.dtype, rows, stream)) return;
+  if (op.slots.cold > 0) return run_teams<ColdLevels>(args, rows, stream);
   with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
 }
 

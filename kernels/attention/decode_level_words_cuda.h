@@ -1,8 +1,8 @@
-// kernels/attention/decode_level_words_cuda.h: the words of rows of int8 and int4 slots (kv_row.h) as the fragments of
-// tensor cores take them (tensor_core_cuda.h).
+// kernels/attention/decode_level_words_cuda.h: the words of rows of int8 and int4 slots (kv_row.h), and of cold ones
+// (coarse_row.h), as the fragments of tensor cores take them (tensor_core_cuda.h).
 #pragma once
 
-#include "kernels/attention/kv_row_cuda.h"
+#include "kernels/attention/coarse_row_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
@@ -35,12 +35,52 @@ template <DType kType, int kDim> struct RowWords {
       for (int i = 0; i < kCount; ++i) words[i] = from[word<kLanes>(lane, i)];
     }
   }
+  __device__ static Pack<std::uint32_t, kGroups> scales(const Level<kType>* row) {
+    return load_pack<kGroups>(reinterpret_cast<const std::uint32_t*>(row) + kWords);
+  }
+  __device__ static std::uint32_t scales(const Level<kType>* row, int group) {
+    return reinterpret_cast<const std::uint32_t*>(row)[kWords + group];
+  }
+  __device__ static float scale(std::uint32_t both) { return scale_of(both); }
+  __device__ static float minimum(std::uint32_t both) { return minimum_of(both); }
   /// The levels of bytes 0 and 2 of a word, or those of bytes 1 and 3, in half `half`, which counts 16 times if it
   /// is 1.
   __device__ static std::uint32_t even(std::uint32_t word, int half) {
     return word & (kHalves == 1 ? 0x00FF00FFu : half == 0 ? 0x000F000Fu : 0x00F000F0u);
   }
   __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
+};
+
+/// The same of coarse rows of so many bits. Their levels become words of int8 in the lanes that have these, so that a
+/// query's fragments serve both.
+template <int kDim> struct CoarseWords : RowWords<DType::i8, kDim> {
+  using Fine = RowWords<DType::i8, kDim>;
+  using Fine::kGroups;
+  int bits;
+
+  __device__ explicit CoarseWords(int its_bits) : bits(its_bits) {}
+  template <int kLanes, int kCount>
+  __device__ void load(const CoarseRow& row, int lane, std::uint32_t (&words)[kCount]) const {
+    constexpr int of_group = Fine::kWords / kGroups;
+    with_bits(bits, [&]<int kBits>() {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int word = Fine::template word<kLanes>(lane, i);
+        words[i] = four_levels<kBits>(row.words + word / of_group * (2 * kBits), word % of_group);
+      }
+    });
+  }
+  __device__ Pack<std::uint32_t, kGroups> scales(const CoarseRow& row) const {
+    Pack<std::uint32_t, kGroups> all;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) all.at[g] = scales(row, g);
+    return all;
+  }
+  __device__ std::uint32_t scales(const CoarseRow& row, int group) const {
+    return row.words[kGroups * 2 * bits + group];
+  }
+  __device__ float scale(std::uint32_t both) const { return coarse_scale(both, bits); }
+  __device__ float minimum(std::uint32_t both) const { return coarse_minimum(both, bits); }
 };
 
 }  // namespace weft::kernels::cuda::decode

@@ -1,4 +1,5 @@
-// kernels/attention/decode_levels_cuda.h: decode attention over rows of int8 and int4 (kv_row.h), on tensor cores.
+// kernels/attention/decode_levels_cuda.h: decode attention over rows of int8 and int4 (kv_row.h), and over coarse rows
+// (coarse_row.h), on tensor cores.
 //
 // A level in the low bits of an fp16 number is that level times 2^-24, exactly, and tensor cores multiply such numbers
 // exactly. So a mask and a shift make fragments (tensor_core_cuda.h) of a row's words. Scales and minima follow once
@@ -16,9 +17,20 @@ namespace weft::kernels::cuda::decode {
 template <class Number, int kRowDim> struct LevelTiles {
   using T = Number;
   static constexpr int kDim = kRowDim, kTeams = kWarps;
+  __device__ static RowWords<KeyOf<T>::kType, kDim> key_words(const DecodeArgs&) { return {}; }
+  __device__ static RowWords<ValueOf<T>::kType, kDim> value_words(const DecodeArgs&) { return {}; }
+};
+/// That of coarse rows.
+template <int kRowDim> struct CoarseTiles {
+  static constexpr int kDim = kRowDim, kTeams = kWarps;
+  __device__ static CoarseWords<kDim> key_words(const DecodeArgs& a) { return CoarseWords<kDim>(a.slots.coarse.keys); }
+  __device__ static CoarseWords<kDim> value_words(const DecodeArgs& a) {
+    return CoarseWords<kDim>(a.slots.coarse.values);
+  }
 };
 template <class Layout> inline constexpr bool of_levels = false;
 template <class T, int kDim> inline constexpr bool of_levels<LevelTiles<T, kDim>> = true;
+template <int kDim> inline constexpr bool of_levels<CoarseTiles<kDim>> = true;
 template <class T, int kDim, int kHeads>
 constexpr int kBlocks<LevelTiles<T, kDim>, kHeads> = kHeads == 1          ? (kDim == 64 ? 6 : 5)
                                                      : kHeads* kDim > 256 ? 3
@@ -33,11 +45,12 @@ __device__ inline float over_power(float to, float x) {
 }
 
 /// See decode_team_cuda.h. A warp takes 16 slots, and four lanes have the words of two of them.
-template <class Layout, int kHeads>
-requires of_levels<Layout> __device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head,
-                                                       int first, int last, const std::int32_t* position, float* p,
+template <class Layout, int kHeads, class Rows>
+requires of_levels<Layout> __device__ void find_logits(const DecodeArgs& a, const Rows& t, int head, int first,
+                                                       int last, const std::int32_t* position, float* p,
                                                        std::int64_t stride) {
-  using Words = RowWords<KeyOf<typename Layout::T>::kType, Layout::kDim>;
+  const auto of = Layout::key_words(a);
+  using Words = std::remove_const_t<decltype(of)>;
   constexpr int kOwn = Words::kWords / 4, kGroups = Words::kGroups;  // words of a lane
   const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4;
   // Columns 2 h and 2 h + 1 of a product are the first and the second number of head h's query.
@@ -85,9 +98,9 @@ requires of_levels<Layout> __device__ void find_logits(const DecodeArgs& a, cons
 #pragma unroll
       for (std::uint32_t& both : scales[r]) both = 0;
       if (!visible[r]) continue;
-      const auto* const row = t.k + slot * a.k_row;
-      Words::template load<4>(row, part, words[r]);
-      const auto both = load_pack<kGroups>(reinterpret_cast<const std::uint32_t*>(row) + Words::kWords);
+      const auto row = t.key(a, slot);
+      of.template load<4>(row, part, words[r]);
+      const auto both = of.scales(row);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) scales[r][g] = both.at[g];
     }
@@ -105,8 +118,8 @@ requires of_levels<Layout> __device__ void find_logits(const DecodeArgs& a, cons
       float levels = 0, minima = 0;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        levels += scale_of(scales[r][g]) * (sum[g][2 * r] + sum[g][2 * r + 1]);
-        minima += minimum_of(scales[r][g]) * sums[g];
+        levels += of.scale(scales[r][g]) * (sum[g][2 * r] + sum[g][2 * r + 1]);
+        minima += of.minimum(scales[r][g]) * sums[g];
       }
       const int slot = base + group + 8 * r;
       if (part < kHeads && slot < last) p[part * stride + slot] = visible[r] ? factor * levels + minima : -INFINITY;
@@ -118,12 +131,13 @@ requires of_levels<Layout> __device__ void find_logits(const DecodeArgs& a, cons
 /// takes 16 slots, eight in a product: row g of it are the numbers of bytes 0 and 2 of word g, row g + 8 those of bytes
 /// 1 and 3. Its columns are, for each group of numbers, the first and the second number of the weight for the one byte,
 /// then those for the other.
-template <class Layout, int kHeads>
-requires of_levels<Layout> __device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t,
-                                                        int first, int last, const std::int32_t* position,
-                                                        const float* p, std::int64_t stride, float* shared, float* out,
+template <class Layout, int kHeads, bool kAdds = false, class Rows>
+requires of_levels<Layout> __device__ void weigh_values(const DecodeArgs& a, const Rows& t, int first, int last,
+                                                        const std::int32_t* position, const float* p,
+                                                        std::int64_t stride, float* shared, float* out,
                                                         std::int64_t out_stride) {
-  using Words = RowWords<ValueOf<typename Layout::T>::kType, Layout::kDim>;
+  const auto values = Layout::value_words(a);
+  using Words = std::remove_const_t<decltype(values)>;
   constexpr int kSets = Words::kWords / 8, kGroups = Words::kGroups, kSlots = 4;  // words and slots of a lane
   constexpr float kMost = 0x1p15f, kBegin = 0x1p100f, kRoom = 0x1p6f;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4;
@@ -143,15 +157,15 @@ requires of_levels<Layout> __device__ void weigh_values(const DecodeArgs& a, con
 #pragma unroll
       for (std::uint32_t& word : words[s]) word = 0;
       if (visible) {
-        const auto* const row = t.v + slot * a.v_row;
-        Words::template load<8>(row, group, words[s]);
-        both = reinterpret_cast<const std::uint32_t*>(row)[Words::kWords + numbers];
+        const auto row = t.value(a, slot);
+        values.template load<8>(row, group, words[s]);
+        both = values.scales(row, numbers);
       }
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float of = visible ? p[h * stride + slot] : 0.0f;
-        weight[h][s] = of * scale_of(both);
-        minima[h] += of * minimum_of(both);
+        weight[h][s] = of * values.scale(both);
+        minima[h] += of * values.minimum(both);
       }
     }
 #pragma unroll
@@ -208,7 +222,7 @@ requires of_levels<Layout> __device__ void weigh_values(const DecodeArgs& a, con
                                                                                      by * (own[2] + own[3]) + minimum};
       }
   }
-  add_parts<kWarps>(shared, kHeads, Layout::kDim, out, out_stride);
+  add_parts<kWarps, kAdds>(shared, kHeads, Layout::kDim, out, out_stride);
 }
 
 }  // namespace weft::kernels::cuda::decode

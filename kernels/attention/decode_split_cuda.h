@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/attention/decode_cold_cuda.h"
 #include "kernels/attention/decode_levels_cuda.h"
 #include "kernels/attention/decode_rest_cuda.h"
 #include "kernels/error.h"
@@ -18,7 +19,7 @@ constexpr int kSplitSlots = 256;  // slots of one thread block, if they are spli
 
 /// decode_fused in four kernels over a workspace: probabilities [rows, heads, slots], positions [rows, kv_heads,
 /// slots], sums [splits, rows, heads, head_dim]. A rest needs a fifth, with its probabilities [rows, heads] and victims
-/// [rows, kv_heads].
+/// [rows, kv_heads]; cold slots need one, and `victim` has what keep_scores() returns.
 struct Split {
   float *p, *sums;
   std::int32_t* position;
@@ -62,7 +63,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
   if (without_room(t)) {
     for (int i = threadIdx.x; i < a.group * slots; i += kThreads) p[i] = NAN;
     for (int g = threadIdx.x; t.rest && g < a.group; g += kThreads) split.rest[t.tile * a.group + g] = NAN;
-    if (t.rest && threadIdx.x == 0) split.victim[t.tile] = -1;
+    if ((t.rest || has_cold<T>)&&threadIdx.x == 0) split.victim[t.tile] = -1;
     return;
   }
   float* const rest = t.rest ? split.rest + t.tile * a.group : nullptr;
@@ -83,7 +84,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
     __syncthreads();
   }
   const int victim = keep_scores(a, t, position, p, slots, choice);
-  if (rest && threadIdx.x == 0) split.victim[t.tile] = victim;
+  if ((rest || has_cold<T>)&&threadIdx.x == 0) split.victim[t.tile] = victim;
 }
 
 /// Grid: KV heads, rows, splits. Shared: sums of weigh_values().
@@ -108,6 +109,12 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(Decod
                   a.out + t.index * a.out_stride + t.head * a.group * a.slots.head_dim);
   __syncthreads();
   add_to_rest(a, t, split.victim[t.tile]);
+}
+
+/// Moves a token to a cold slot, when all rows have been read. Grid: KV heads, rows.
+template <class T> __global__ void __launch_bounds__(kThreads) decode_cool(DecodeArgs a, Split split) {
+  const Tile<T> t(a);
+  move_cold(a, t, split.victim[t.tile]);
 }
 
 /// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, and with as many heads at a time as
@@ -145,8 +152,9 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
   const std::size_t p = std::size_t{1} * heads * a.group * slots,
                     sums = std::size_t{1} * splits * heads * a.group * dim;
   const std::size_t positions = std::size_t{1} * heads * slots,
-                    rest = a.slots.rest ? std::size_t{1} * heads * a.group : 0;
-  const std::size_t row_bytes = (p + sums + positions + rest + (rest > 0 ? heads : 0)) * sizeof(float);
+                    rest = a.slots.rest ? std::size_t{1} * heads * a.group : 0,
+                    victims = rest > 0 || has_cold<T> ? std::size_t{1} * heads : 0;
+  const std::size_t row_bytes = (p + sums + positions + rest + victims) * sizeof(float);
   const int at_once = static_cast<int>(std::clamp<std::size_t>(CudaStream::kWorkspace / row_bytes, 1, rows));
   auto* const memory = reinterpret_cast<float*>(stream.workspace(at_once * row_bytes));
   for (int first = 0; first < rows; first += at_once) {
@@ -167,7 +175,8 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
     launch(decode_values<Layout, kHeads>, split_grid, kThreads, reduction_floats<Layout>(dim, kHeads) * sizeof(float),
            stream, a, split);
     sum_values(a, split, grid, stream);
-    if (a.slots.rest) launch(decode_rest<T>, grid, kThreads, 0, stream, a, split);
+    if constexpr (has_cold<T>) launch(decode_cool<T>, grid, kThreads, 0, stream, a, split);
+    else if (a.slots.rest) launch(decode_rest<T>, grid, kThreads, 0, stream, a, split);
   }
 }
 
@@ -187,8 +196,11 @@ template <class Layout, int kHeads> void run_layout(const DecodeArgs& args, int 
 
 /// The same for slots of type T.
 template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
-  with_layout<T>(args.slots.head_dim, args.group,
-                 [&]<class Layout, int kHeads>() { run_layout<Layout, kHeads>(args, rows, stream); });
+  with_layout<std::conditional_t<has_cold<T>, KeyOf<T>, T>>(
+      args.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
+        if constexpr (has_cold<T>) run_layout<ColdTiles<Layout>, kHeads>(args, rows, stream);
+        else run_layout<Layout, kHeads>(args, rows, stream);
+      });
 }
 
 }  // namespace weft::kernels::cuda::decode

@@ -9,15 +9,17 @@
 namespace weft::kernels::cuda::decode {
 
 constexpr int kHeadsAtOnce = 4;              // query heads at most whose rows a lane holds in registers
-constexpr int kUnroll = 4;                   // slots that a team has in flight
 constexpr std::size_t kFusedShared = 40960;  // bytes; every card has room for several times as much
 
+/// Slots that a team has in flight. Rows of coarse levels that are read one by one would take too many registers.
+template <class Layout>
+constexpr int kUnroll = std::is_same_v<typename Layout::T, CoarseRow>&& Layout::kSteps > 1 ? 1 : 4;
+
 /// p[h * stride + slot] = the logit of query head `head` + h for the slots from `first` to `last`; -inf if empty.
-/// `position` holds those of all slots.
-template <class Layout, int kHeads>
-requires of_teams<Layout> __device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head,
-                                                      int first, int last, const std::int32_t* position, float* p,
-                                                      std::int64_t stride) {
+/// `position` holds those of all slots, `t` their rows: a Tile, or ColdRows.
+template <class Layout, int kHeads, class Rows>
+requires of_teams<Layout> __device__ void find_logits(const DecodeArgs& a, const Rows& t, int head, int first, int last,
+                                                      const std::int32_t* position, float* p, std::int64_t stride) {
   using Keys = KeyTeam<Layout>;
   const int dim = a.slots.head_dim;
   float q[kHeads][Keys::kSteps * Keys::kVector];
@@ -31,21 +33,21 @@ requires of_teams<Layout> __device__ void find_logits(const DecodeArgs& a, const
         q[h][s * Keys::kVector + i] =
             d < dim ? a.scale * a.q[t.index * a.q_stride + (t.head * a.group + head + h) * dim + d] : 0.0f;
       }
-  for (int base = first; base < last; base += Keys::kTeams * kUnroll) {
-    Vector<typename Keys::T, Keys::kVector> key[kUnroll][Keys::kSteps];
-    bool visible[kUnroll];
+  for (int base = first; base < last; base += Keys::kTeams * kUnroll<Layout>) {
+    Vector<typename Keys::T, Keys::kVector> key[kUnroll<Layout>][Keys::kSteps];
+    bool visible[kUnroll<Layout>];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kUnroll<Layout>; ++u) {
       const int slot = base + u * Keys::kTeams + Keys::team();
       visible[u] = slot < last && position[slot] >= 0;
 #pragma unroll
       for (int s = 0; s < Keys::kSteps; ++s) {
         key[u][s] = {};
-        if (visible[u] && Keys::column(s) < dim) key[u][s].load(t.k + slot * a.k_row, dim, Keys::column(s));
+        if (visible[u] && Keys::column(s) < dim) key[u][s].load(t.key(a, slot), dim, Keys::column(s));
       }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kUnroll<Layout>; ++u) {
       const int slot = base + u * Keys::kTeams + Keys::team();
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -84,30 +86,30 @@ template <class Layout> __device__ void store_row(const float* numbers, int dim,
   }
 }
 
-/// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d]. `shared`
-/// holds kTeams * kHeads * head_dim floats and begins at a multiple of 16 bytes.
-template <class Layout, int kHeads>
-requires of_teams<Layout> __device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t,
-                                                       int first, int last, const std::int32_t* position,
-                                                       const float* p, std::int64_t stride, float* shared, float* out,
+/// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d], or with
+/// kAdds += that sum. `shared` holds kTeams * kHeads * head_dim floats and begins at a multiple of 16 bytes.
+template <class Layout, int kHeads, bool kAdds = false, class Rows>
+requires of_teams<Layout> __device__ void weigh_values(const DecodeArgs& a, const Rows& t, int first, int last,
+                                                       const std::int32_t* position, const float* p,
+                                                       std::int64_t stride, float* shared, float* out,
                                                        std::int64_t out_stride) {
   using Values = ValueTeam<Layout>;
   const int dim = a.slots.head_dim;
   float sum[kHeads][Values::kSteps * Values::kVector] = {};
-  for (int base = first; base < last; base += Values::kTeams * kUnroll) {
-    Vector<typename Values::T, Values::kVector> value[kUnroll][Values::kSteps];
+  for (int base = first; base < last; base += Values::kTeams * kUnroll<Layout>) {
+    Vector<typename Values::T, Values::kVector> value[kUnroll<Layout>][Values::kSteps];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kUnroll<Layout>; ++u) {
       const int slot = base + u * Values::kTeams + Values::team();
       const bool visible = slot < last && position[slot] >= 0;
 #pragma unroll
       for (int s = 0; s < Values::kSteps; ++s) {
         value[u][s] = {};
-        if (visible && Values::column(s) < dim) value[u][s].load(t.v + slot * a.v_row, dim, Values::column(s));
+        if (visible && Values::column(s) < dim) value[u][s].load(t.value(a, slot), dim, Values::column(s));
       }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kUnroll<Layout>; ++u) {
       const int slot = base + u * Values::kTeams + Values::team();
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -121,7 +123,7 @@ requires of_teams<Layout> __device__ void weigh_values(const DecodeArgs& a, cons
   }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) store_row<Values>(sum[h], dim, shared + (Values::team() * kHeads + h) * dim);
-  add_parts<Values::kTeams>(shared, kHeads, dim, out, out_stride);
+  add_parts<Values::kTeams, kAdds>(shared, kHeads, dim, out, out_stride);
 }
 
 template <class Layout> constexpr std::size_t reduction_floats(int dim, int heads) {

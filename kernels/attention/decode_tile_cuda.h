@@ -2,7 +2,7 @@
 // buffer.
 #pragma once
 
-#include "kernels/attention/kv_row_cuda.h"
+#include "kernels/attention/coarse_row_cuda.h"
 #include "kernels/machine/device_cuda.h"
 #include "kernels/ops.h"
 #include "kernels/random.h"
@@ -58,6 +58,8 @@ template <class T> struct Place {
     rest = slots.rest ? slots.rest + at * rest_numbers(slots.head_dim) : nullptr;
     key_sum = slots.key_sum ? slots.key_sum + at * slots.head_dim : nullptr;
   }
+  __device__ KeyOf<T>* key(const DecodeArgs& a, int slot) const { return k + slot * a.k_row; }
+  __device__ ValueOf<T>* value(const DecodeArgs& a, int slot) const { return v + slot * a.v_row; }
 };
 
 /// The work of one thread block, and the home that it updates too, if any.
@@ -105,6 +107,11 @@ template <class T, int kVector> struct Vector {
       for (int i = 0; i < kVector; ++i) at[i] = to_float(numbers[i]);
     }
   }
+};
+
+template <int kVector> struct Vector<CoarseRow, kVector> {
+  float at[kVector];
+  __device__ void load(const CoarseRow& row, int dim, int column) { load_coarse(row, dim, column, at); }
 };
 
 /// The layout of a row of head_dim numbers in a team of kLanes lanes: kSteps vectors a lane, kLanes vectors apart.

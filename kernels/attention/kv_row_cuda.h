@@ -20,13 +20,19 @@ struct Smallest {
   __device__ float operator()(float a, float b) const { return fminf(a, b); }
 };
 
-/// Writes group `group` of x [dim] into a row, and into `home` too unless that is null. All threads of a warp call it.
-/// The bits are the same as on the CPU.
-template <DType kType>
-__device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home) {
+/// The levels of a group: those of a lane's numbers, which are a warp apart, and the scale and minimum.
+struct GroupLevels {
+  static constexpr int kEach = kKvGroup / kWarp;
+  unsigned level[kEach];
+  std::uint32_t both;
+};
+
+/// Quantises group `group` of x [dim]. All threads of a warp call it. The bits are the same as on the CPU.
+template <DType kType> __device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, int group) {
   constexpr float top = kType == DType::i8 ? 255.0f : 15.0f;
-  constexpr int each = kKvGroup / kWarp;  // numbers of a lane, a warp apart
+  constexpr int each = GroupLevels::kEach;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
+  GroupLevels levels;
   float number[each], least = INFINITY, most = -INFINITY;
   bool finite = true;
 #pragma unroll
@@ -47,16 +53,30 @@ __device__ void quantise_group(const float* x, int dim, int group, Level<kType>*
   const float scale = __half2float(half_scale);
   finite = finite && fabsf(minimum) < INFINITY && fabsf(scale) < INFINITY;
   const float inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+#pragma unroll
+  for (int i = 0; i < each; ++i) {
+    const float steps = rintf((number[i] - minimum) * inverse);
+    levels.level[i] = finite && i * kWarp + lane < count ? static_cast<unsigned>(fminf(fmaxf(steps, 0.0f), top)) : 0u;
+  }
+  std::uint16_t low = 0x7E00, high = 0x7E00;  // NaN
+  if (finite) memcpy(&low, &half_scale, sizeof low), memcpy(&high, &half_minimum, sizeof high);
+  levels.both = low | static_cast<unsigned>(high) << 16;
+  return levels;
+}
 
+/// Writes group `group` of x [dim] into a row, and into `home` too unless that is null. All threads of a warp call it.
+template <DType kType>
+__device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
+  const GroupLevels levels = levels_of_group<kType>(x, dim, group);
   const auto write = [&](int at, unsigned byte) {
     row[at].byte = static_cast<std::uint8_t>(byte);
     if (home) home[at].byte = static_cast<std::uint8_t>(byte);
   };
 #pragma unroll
-  for (int i = 0; i < each; ++i) {
+  for (int i = 0; i < GroupLevels::kEach; ++i) {
     const int d = i * kWarp + lane;
-    const float steps = rintf((number[i] - minimum) * inverse);
-    const unsigned level = finite ? static_cast<unsigned>(fminf(fmaxf(steps, 0.0f), top)) : 0u;
+    const unsigned level = levels.level[i];
     if constexpr (kType == DType::i8) {
       if (d < count) write(first + d, level);
     } else {  // a lane's numbers lie in different blocks
@@ -71,10 +91,7 @@ __device__ void quantise_group(const float* x, int dim, int group, Level<kType>*
     const int used = kType == DType::i8 ? dim : dim / kKvBlock * (kKvBlock / 2) + (dim % kKvBlock + 1) / 2;
     if (used + lane < level_bytes) write(used + lane, 0);
   }
-  std::uint16_t low = 0x7E00, high = 0x7E00;  // NaN
-  if (finite) memcpy(&low, &half_scale, sizeof low), memcpy(&high, &half_minimum, sizeof high);
-  const unsigned both = low | static_cast<unsigned>(high) << 16;
-  if (lane < 4) write(level_bytes + group * 4 + lane, both >> 8 * lane & 0xFFu);
+  if (lane < 4) write(level_bytes + group * 4 + lane, levels.both >> 8 * lane & 0xFFu);
 }
 
 /// A group's scale and minimum, which lie side by side.

@@ -2,7 +2,7 @@
 // slots.
 #include <vector>
 
-#include "kernels/attention/kv_row_cuda.h"
+#include "kernels/attention/coarse_row_cuda.h"
 #include "kernels/machine/device_cuda.h"
 #include "kernels/machine/ops_cuda.h"
 #include "kernels/op_checks.h"
@@ -114,6 +114,30 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   }
 }
 
+/// Writes the rows of a prompt's cold tokens, whose positions are in `position` [count]. `shared` [kWarps, kKvGroup].
+__device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32_t* position, int count, int head,
+                           std::uint32_t* shared) {
+  const KvSlots& s = a.slots;
+  const int groups = kv_groups(s.head_dim), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t first = (std::int64_t{prompt.sequence} * s.kv_heads + head) * s.cold;
+  std::uint32_t* const level = shared + warp * kKvGroup;
+  for (int i = warp; i < 2 * count * groups; i += kWarps) {
+    const int row = i / groups, group = i % groups, slot = row % count;
+    const bool key = row < count;
+    const int bits = key ? s.coarse.keys : s.coarse.values, words = 2 * bits;
+    const float* const from = static_cast<const float*>(key ? a.k : a.v) + head * s.head_dim +
+                              prompt.row(position[slot]) * (key ? a.k_stride : a.v_stride);
+    const GroupLevels levels = levels_of_group<DType::i8>(from, s.head_dim, group);
+    for (int n = 0; n < GroupLevels::kEach; ++n) level[n * kWarp + lane] = levels.level[n];
+    __syncwarp();
+    auto* const to =
+        static_cast<std::uint32_t*>(key ? s.cold_k : s.cold_v) + (first + slot) * coarse_words(bits, s.head_dim);
+    if (lane < words) to[group * words + lane] = plane_word(bits, lane, [&](int d) { return level[d]; });
+    if (lane == words) to[groups * words + group] = levels.both;
+    __syncwarp();
+  }
+}
+
 /// Grid: KV heads, prompts.
 template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
   WEFT_SHARED(SelectShared, select);
@@ -147,7 +171,15 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
     least = select_key(
         recent - sinks, [&](int i) { return key(sinks + i); }, [](int) { return std::uint64_t{1}; },
         static_cast<std::uint64_t>(heavy) - 1, select);
-  int kept = 0;
+  // Of the others the cold ones are those from this key on; 0: all.
+  [[maybe_unused]] std::uint64_t least_cold = 0;
+  const int cold = has_cold<T> && !all ? prompt.keep.cold : 0, hot = has_cold<T> ? a.slots.hot() : slots;
+  if constexpr (has_cold<T>)
+    if (cold > 0 && std::int64_t{heavy} + cold < recent - sinks)
+      least_cold = select_key(
+          recent - sinks, [&](int i) { return key(sinks + i); }, [](int) { return std::uint64_t{1}; },
+          static_cast<std::uint64_t>(heavy) + static_cast<std::uint64_t>(cold) - 1, select);
+  int kept = 0, cooled = 0;
   for (int first = 0; first < prompt.length; first += kThreads) {
     const int at = first + static_cast<int>(threadIdx.x);
     const bool stays =
@@ -159,8 +191,18 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
       if (slot_score) slot_score[kept + rank] = score(at);
     }
     kept += total;
+    if constexpr (has_cold<T>) {
+      const bool cools = cold > 0 && at >= sinks && at < recent && !stays && key(at) >= least_cold;
+      const int slot = hot + cooled + rank_of(cools, counts, total);
+      if (cools) {
+        position[slot] = at;
+        if (slot_score) slot_score[slot] = score(at);
+      }
+      cooled += total;
+    }
   }
   for (int s = kept + static_cast<int>(threadIdx.x); s < slots; s += kThreads) {
+    if (has_cold<T> && s >= hot && s < hot + cooled) continue;
     position[s] = -1;
     if (slot_score) slot_score[s] = 0;
   }
@@ -170,8 +212,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   using From = std::conditional_t<is_level<T>, float, T>;
   if (a.slots.rest)
     sum_rest<From>(a, prompt, position, kept, head, a.slots.rest + tile * rest_numbers(a.slots.head_dim));
-  KeyOf<T>* const k = static_cast<KeyOf<T>*>(a.slots.k) + tile * slots * a.k_row;
-  ValueOf<T>* const v = static_cast<ValueOf<T>*>(a.slots.v) + tile * slots * a.v_row;
+  KeyOf<T>* const k = static_cast<KeyOf<T>*>(a.slots.k) + tile * hot * a.k_row;
+  ValueOf<T>* const v = static_cast<ValueOf<T>*>(a.slots.v) + tile * hot * a.v_row;
   const auto from = [&](const void* rows, std::int64_t stride, int slot) {
     return static_cast<const From*>(rows) + prompt.row(position[slot]) * stride + head * dim;
   };
@@ -181,6 +223,10 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
         quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr);
         quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr);
       }
+    if constexpr (has_cold<T>) {
+      WEFT_SHARED(std::uint32_t, levels, [kWarps * kKvGroup]);
+      write_cold(a, prompt, position + hot, cooled, head, levels);
+    }
   } else {
     // A thread copies kPack numbers of a row: with rows of 8 or 16 packs a warp copies several at once.
     const int packs = dim / kPack;
@@ -198,7 +244,6 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
 
 void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   check(op);
-  checks::Checker{"keep_prompt"}.no_cold_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < op.keep.size(); ++i)
@@ -227,6 +272,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
     with_float_type(op.k.dtype, [&]<class From>() {
       launch(score_keys<From>, grid, kThreads, kWarps * op.slots.head_dim * sizeof(float), stream, args);
     });
+  if (op.slots.cold > 0) return launch(keep_prompt<ColdLevels, 1>, grid, kThreads, 0, stream, args);
   with_slot_type(op.slots, [&]<class T>() {
     if constexpr (is_level<T>) {
       launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);

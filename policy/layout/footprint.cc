@@ -281,9 +281,6 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const SizingInputs& sizing) {
   check(policy.retention, policy.kv_format);
-  if (policy.retention.cools() && !sizing.attends_cold)
-    throw UsageError("retention: 'cold' is computed on the CPU alone, and this run has a GPU; give --backend cpu, or " +
-                     std::string("leave 'cold' out"));
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);

@@ -5,6 +5,7 @@
 #include "kernels/error.h"
 #include "policy/layout/footprint.h"
 #include "policy/layout/policy.h"
+#include "policy/planner/predict.h"
 #include "tests/policy/machines.h"
 
 using namespace weft;
@@ -115,8 +116,36 @@ TEST_CASE("a footprint counts cold slots to the byte", "[policy]") {
   CHECK(print.kv_buffer_bytes(0) < bytes + 4096 + 8 * 64);
   policy.kv_format = KvFormat::of(DType::f16);
   CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, made.sizing), Contains("int8"));
-  policy.kv_format = KvFormat::of(DType::i8);
-  policy::SizingInputs on_gpu = made.sizing;
-  on_gpu.attends_cold = false;
-  CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, on_gpu), Contains("--backend cpu"));
+}
+
+TEST_CASE("a plan counts cold tokens where a GPU attends them, and what of them crosses the link", "[policy]") {
+  struct Seconds {
+    double computing, crossing, bytes;
+  };
+  const auto seconds = [](const char* rule, policy::Fractions kv) {
+    const Retention retention = Retention::from_text(rule);
+    const test::Made made(test::decoder(2, 512, 8, 1000), 600, 40, 64,
+                          test::machine_of({.launch = 1e-12}, {1 << 30, 1 << 30, 0}), retention);
+    policy::Policy policy;
+    policy.gpu_batch_size = 16, policy.num_gpu_batches = 4;
+    policy.retention = retention, policy.kv = kv;
+    policy.kv_format = KvFormat::from_text("int8", "x");
+    const auto print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
+    const policy::Phase decode = policy::predict(made.problem(), policy, print).decode;
+    const auto busy = [&](offload::Lane lane) { return decode.busy[static_cast<std::size_t>(lane)]; };
+    return Seconds{busy(offload::Lane::device_compute), busy(offload::Lane::host_to_device),
+                   double(print.kv_buffer_bytes(0))};
+  };
+  const policy::Fractions device{{1, 0, 0}}, host{{0, 1, 0}};
+  const char *const few = "h2o:0.05:0.05", *const cools = "h2o:0.05:0.05:cold=1.0",
+                    *const half = "h2o:0.05:0.05:cold=0.5";
+  const auto of_device = [&](const char* rule) { return seconds(rule, device).computing; };
+  CHECK(of_device(few) < of_device(half));
+  CHECK(of_device(half) < of_device(cools));
+  CHECK(of_device(cools) < of_device("full"));
+  CHECK(seconds(cools, device).crossing == 0);
+  // All of a buffer crosses in every sweep: a cold token's 4 and 2 bits, where a fine one has 8 and 8.
+  const Seconds all = seconds("full", host), cold = seconds(cools, host);
+  CHECK(cold.crossing / all.crossing == Approx(cold.bytes / all.bytes).epsilon(0.02));
+  CHECK(cold.bytes / all.bytes < 0.55);
 }

@@ -42,11 +42,13 @@ Fractions random_fractions(std::mt19937& random) {
   return f;
 }
 
+/// With cold tokens KV is int8, whose highest bits they keep.
 policy::PartialPolicy all_on_device(const std::string& retention) {
   policy::PartialPolicy policy;
   policy.gpu_batch_size = 4, policy.num_gpu_batches = 3;
   policy.weights = policy.kv = policy.activations = Fractions{{1, 0, 0}};
   policy.retention = policy::Retention::from_text(retention);
+  if (policy.retention->cools()) policy.kv_format = policy::KvFormat::from_text("int8:3:2", "kv");
   return policy;
 }
 
@@ -87,9 +89,13 @@ std::size_t compare(const Answer& expected, const Answer& got) {
 }  // namespace
 
 TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engine", "[gpu][tiers]") {
-  const std::array retentions{"full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full",
-                              "h2o:0.2:0.1:layers=1.5/0.5/0.5/1.5,1,full/full/1/1", "h2o:4:4:positions=rolled"};
-  const int rule = GENERATE(range(0, 5));
+  const std::array retentions{"full",
+                              "h2o:0.1:0.1",
+                              "h2o:0.2:0.1:layers=0.5,1.5,full",
+                              "h2o:0.2:0.1:layers=1.5/0.5/0.5/1.5,1,full/full/1/1",
+                              "h2o:4:4:positions=rolled",
+                              "h2o:0.1:0.1:cold=0.6"};
+  const int rule = GENERATE(range(0, 6));
   const std::string retention = retentions[static_cast<std::size_t>(rule)];
   const bool rolled = retention.ends_with("rolled"), by_head = retention.find('/') != std::string::npos;
   std::mt19937 random(4 + static_cast<unsigned>(rule));
@@ -181,6 +187,43 @@ TEST_CASE("on a GPU attention of the host's KV on the host computes the same wit
   std::size_t compared = 0;
   for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
   CHECK(compared > 60);
+}
+
+TEST_CASE("on a GPU cold tokens give what they give on the CPU within tolerance", "[gpu]") {
+  struct Layout {
+    Fractions kv;
+    double attention_on_host;
+  };
+  const Layout layouts[] = {{{{1, 0, 0}}, 0}, {{{0, 1, 0}}, 0}, {{{0, 1, 0}}, 1}, {{{0.3, 0.4, 0.3}}, 0.5}};
+  const std::string retention = exhaustive() ? GENERATE("h2o:3:3:cold=1.0", "recent:4:cold=1.0") : "h2o:3:3:cold=1.0";
+  std::mt19937 random(8);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  auto prompts = random_prompts(6, source->spec.vocab, 5, random);
+  for (Prompt& prompt : prompts) prompt.forced.assign(5, 9);  // so that all runs compute the same logits
+  const auto run = [&](const std::string& rule, const std::string& backend, const Layout& layout) {
+    policy::PartialPolicy policy = all_on_device(rule);
+    policy.gpu_batch_size = 2;
+    policy.kv_format = policy::KvFormat::from_text(policy.retention->cools() ? "int8:4:3" : "int8", "kv");
+    policy.kv = layout.kv, policy.attention_on_host = layout.attention_on_host;
+    return Engine(*source, policy, prompts, {.backend = backend, .disk_directory = spill.path().string()}).run();
+  };
+  const auto apart = [](const std::vector<Answer>& a, const std::vector<Answer>& b) {  // on average
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (std::size_t token = 0; token < a[i].logits.size(); ++token)
+        sum += deviation(a[i].logits[token], b[i].logits.at(token)) / double(a[i].logits.size() * a.size());
+    return sum;
+  };
+  // A number that the GPU's sums bring over the border of a coarse level moves by a whole one. So the measure is what
+  // cold tokens are worth: how far answers without them are away.
+  const auto expected = run(retention, "cpu", layouts[0]);
+  const double worth = apart(expected, run(retention.substr(0, retention.find(":cold")), "cpu", layouts[0]));
+  for (const Layout& layout : layouts) {
+    const double parted = apart(expected, run(retention, backend_name(), layout));
+    CAPTURE(retention, worth, parted, layout.kv.host(), layout.attention_on_host);
+    CHECK(parted < worth / 20);
+  }
 }
 
 TEST_CASE("the demo model's greedy tokens are the CPU's", "[gpu][exhaustive]") {

@@ -1,0 +1,106 @@
+// kernels/attention/coarse_row_cuda.h: rows of cold slots (coarse_row.h), as threads write and read them.
+#pragma once
+
+#include "kernels/attention/kv_row_cuda.h"
+
+namespace weft::kernels {
+
+/// Slots of int8, the last of which are cold (KvSlots::cold).
+struct ColdLevels {};
+template <class T> inline constexpr bool has_cold = std::is_same_v<T, ColdLevels>;
+template <> inline constexpr bool is_level<ColdLevels> = true;
+template <> struct RowTypes<ColdLevels> {
+  using Key = Level<DType::i8>;
+  using Value = Level<DType::i8>;
+};
+
+namespace cuda {
+
+/// One coarse row.
+struct CoarseRow {
+  const std::uint32_t* words;
+  int bits;
+};
+
+/// Levels 4 k to 4 k + 3 of a group, one to a byte as in a row of int8.
+template <int kBits> __device__ __forceinline__ std::uint32_t four_levels(const std::uint32_t* planes, int k) {
+  if constexpr (kBits == 4)
+    return __byte_perm(planes[k / 2], planes[k / 2] >> 4, k % 2 == 0 ? 0x5140 : 0x7362) & 0x0F0F0F0Fu;
+  if constexpr (kBits == 3) return four_levels<2>(planes, k) << 1 | four_levels<1>(planes + 4, k);
+  if constexpr (kBits == 2) return planes[k % 4] >> k / 4 * 2 & 0x03030303u;
+  return planes[k % 2] >> k / 2 & 0x01010101u;
+}
+
+/// Calls f.operator()<kBits>(). The bits are the same for all threads.
+template <class F> __device__ __forceinline__ void with_bits(int bits, const F& f) {
+  if (bits == 1) f.template operator()<1>();
+  else if (bits == 2) f.template operator()<2>();
+  else if (bits == 3) f.template operator()<3>();
+  else f.template operator()<4>();
+}
+
+/// The scale and the minimum of what a coarse row's levels mean.
+__device__ inline float coarse_scale(std::uint32_t both, int bits) {
+  return static_cast<float>(coarse_step(bits)) * scale_of(both);
+}
+__device__ inline float coarse_minimum(std::uint32_t both, int bits) {
+  return minimum_of(both) + static_cast<float>(coarse_step(bits) - 1) / 2 * scale_of(both);
+}
+
+/// Level d of a group. For rows that are read number by number: without branches.
+__device__ inline unsigned one_level(const std::uint32_t* planes, int bits, int d) {
+  const int plane = bits == 3 ? 2 : bits, k = d / 4, byte = 8 * (d % 4);
+  const int word = plane == 4 ? k / 2 : k & (2 * plane - 1),
+            shift = plane == 4 ? 4 * (d % 8) : byte + (k >> plane) * plane;
+  const unsigned level = planes[word] >> shift & ((1u << plane) - 1);
+  return bits == 3 ? level << 1 | (planes[4 + k % 2] >> (byte + k / 2) & 1u) : level;
+}
+
+/// load_levels() of a coarse row.
+template <int kVector> __device__ void load_coarse(const CoarseRow& row, int dim, int column, float (&at)[kVector]) {
+  const int words = 2 * row.bits, group = column / kKvGroup, d = column % kKvGroup;
+  const std::uint32_t both = row.words[kv_groups(dim) * words + group], *const planes = row.words + group * words;
+  const float scale = coarse_scale(both, row.bits), minimum = coarse_minimum(both, row.bits);
+  if constexpr (kVector == 1) {
+    at[0] = scale * static_cast<float>(one_level(planes, row.bits, d)) + minimum;
+  } else {
+    static_assert(kVector == 8);
+    std::uint32_t levels[2];
+    with_bits(row.bits, [&]<int kBits>() {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) levels[i] = four_levels<kBits>(planes, d / 4 + i);
+    });
+#pragma unroll
+    for (int i = 0; i < 8; ++i) at[i] = scale * static_cast<float>(levels[i / 4] >> 8 * (i % 4) & 255u) + minimum;
+  }
+}
+
+/// Words of four bytes in a coarse row.
+__device__ inline int coarse_words(int bits, int dim) { return kv_groups(dim) * (2 * bits + 1); }
+
+/// Word `word` of a group's planes. level(d) is the level of int8 of number d of the group. A thread makes whole words,
+/// so that none writes a part of another's.
+template <class LevelOf> __device__ std::uint32_t plane_word(int bits, int word, const LevelOf& level) {
+  const bool second = bits == 3 && word >= 4;  // of two planes
+  const int plane = bits == 3 ? (second ? 1 : 2) : bits, at = second ? word - 4 : word;
+  const int shift = 8 - bits + (bits == 3 && !second ? 1 : 0);
+  std::uint32_t made = 0;
+  for (int bit = 0; bit < 32; bit += plane) {
+    const int byte = bit / 8, field = bit % 8 / plane;
+    const int d = plane == 4 ? 8 * at + 2 * byte + field : 8 * plane * field + 4 * at + byte;
+    made |= (level(d) >> shift & ((1u << plane) - 1)) << bit;
+  }
+  return made;
+}
+
+/// Word `word` of the coarse row of a row of int8.
+__device__ inline std::uint32_t coarse_word(const Level<DType::i8>* fine, int dim, int bits, int word) {
+  const int planes = kv_groups(dim) * 2 * bits, level_bytes = static_cast<int>(kv_level_bytes(DType::i8, dim));
+  if (word >= planes) return reinterpret_cast<const std::uint32_t*>(fine + level_bytes)[word - planes];
+  const int first = word / (2 * bits) * kKvGroup;
+  return plane_word(bits, word % (2 * bits),
+                    [&](int d) -> std::uint32_t { return first + d < dim ? fine[first + d].byte : 0u; });
+}
+
+}  // namespace cuda
+}  // namespace weft::kernels
