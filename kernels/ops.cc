@@ -56,6 +56,14 @@ void check_changes(const Checker& c, const Sample& op) {
   }
 }
 
+/// Requires groups that there are, and a table only of levels of 4 bits.
+void check_levels(const Checker& c, const ConstView& weight) {
+  if (!is_group_size(weight.group)) c.refuse("weight has groups of " + text(weight.group) + ", wanted 32, 64 or 128");
+  if (weight.dtype != DType::i4 && weight.table != LevelTable::even)
+    c.refuse("weight is " + std::string(name_of(weight.dtype)) + " with the table " + name_of(weight.table) +
+             ", which levels of int4 alone have");
+}
+
 }  // namespace
 
 void check(const Convert& op) {
@@ -204,9 +212,8 @@ void check(const Linear& op) {
   c.of_float_type("x", op.x);
   if (op.accumulate) c.of_type("out", op.out, DType::f32);
   else c.of_float_type("out", op.out);
-  if (!is_quantised(op.weight.dtype)) c.of_float_type("weight", op.weight);
-  else if (!is_group_size(op.weight.group))
-    c.refuse("weight has groups of " + text(op.weight.group) + ", wanted 32, 64 or 128");
+  if (is_quantised(op.weight.dtype)) check_levels(c, op.weight);
+  else c.of_float_type("weight", op.weight);
   if (op.weight.cols != op.x.cols) c.refuse("weight is " + shape(op.weight) + ", x is " + shape(op.x));
   c.row_for("bias", op.bias, op.weight.rows, "weight", op.weight);
   c.sized("out", op.out, op.x.rows, op.weight.rows, "x is " + shape(op.x) + ", weight is " + shape(op.weight));
@@ -222,8 +229,7 @@ void check(const UnpackWeights& op) {
   c.sound("weight", op.weight);
   if (!is_quantised(op.weight.dtype))
     c.refuse("weight is " + std::string(name_of(op.weight.dtype)) + ", wanted int8 or int4");
-  if (!is_group_size(op.weight.group))
-    c.refuse("weight has groups of " + text(op.weight.group) + ", wanted 32, 64 or 128");
+  check_levels(c, op.weight);
   c.like("out", op.out, "weight", op.weight);
   c.of_type("out", op.out, DType::f16);
   if (op.out.rows > 1 && op.out.stride != op.out.cols)

@@ -147,6 +147,7 @@ void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::i
   const std::byte* const tile = from + row / kTileRows * layout.tile_bytes();
   row %= kTileRows;
   const int mask = levels_of(layout.dtype);
+  const auto& table = level_table(layout.table);
   for (std::int64_t g = 0; g < layout.groups(); ++g) {
     const std::byte* const scales = tile + g * layout.group_bytes();
     const std::byte* const lines = scales + kLine;
@@ -157,7 +158,8 @@ void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::i
     const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto place = layout.place(row, i);
-      const int level = (static_cast<int>(lines[place.byte]) >> place.shift) & mask;
+      int level = (static_cast<int>(lines[place.byte]) >> place.shift) & mask;
+      if (layout.dtype == DType::i4) level = table[static_cast<std::size_t>(level)];
       numbers[first + i] = std::fma(static_cast<float>(level), step, low);
     }
   }

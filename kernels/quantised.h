@@ -1,9 +1,11 @@
 // kernels/quantised.h: numbers of 4 or 8 bits. A group of neighbours shares a scale and a minimum in fp16: a number is
-// scale * level + minimum, by one fused multiply-add in fp32. Its level is from 0 to 15 or 255.
+// scale * level + minimum, by one fused multiply-add in fp32. Its level is from 0 to 15 or 255. Levels of 4 bits may
+// stand for levels of 8 bits by a table; then a number is what it would be if those were stored.
 //
 // The scale itself is stored, not its inverse, which would overflow fp16 if a group's numbers are nearly equal.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -16,6 +18,15 @@ struct GroupScale {
 };
 
 constexpr int levels_of(DType dtype) { return dtype == DType::i4 ? 15 : 255; }  ///< the highest level
+inline constexpr std::array<std::array<std::uint8_t, 16>, 3> kLevelTables{{
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+    {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4},             // 16 + twice the numbers of E2M1
+    {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},  // 128 + the numbers of IQ4_NL (GGUF)
+}};
+/// The levels that those of i4 stand for. The level of 0 is 16 in e2m1 and would be 128 in iq4_nl.
+constexpr const std::array<std::uint8_t, 16>& level_table(LevelTable table) {
+  return kLevelTables[static_cast<std::size_t>(table)];
+}
 constexpr bool is_group_size(int group) { return group == 32 || group == 64 || group == 128; }
 
 /// The layout of a quantised matrix [rows, cols] in memory: tiles of 16 rows, one after another. A tile holds its
@@ -29,9 +40,10 @@ struct QuantisedLayout {
   DType dtype = DType::i4;
   int group = 64;
   std::int64_t rows = 0, cols = 0;
+  LevelTable table = LevelTable::even;
 
   template <class Void> static constexpr QuantisedLayout of(const BasicView<Void>& v) {
-    return {v.dtype, v.group, v.rows, v.cols};
+    return {v.dtype, v.group, v.rows, v.cols, v.table};
   }
   constexpr std::int64_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   constexpr std::int64_t groups() const { return (cols + group - 1) / group; }  ///< groups in a row

@@ -42,6 +42,19 @@ constexpr const char* name_of(DType dtype) {
   return "?";
 }
 
+/// The meaning of i4's 16 levels: themselves, or levels of i8 by a table of 16 (level_table() in
+/// kernels/quantised.h).
+enum class LevelTable : std::uint8_t { even, e2m1, iq4_nl };
+constexpr LevelTable kLevelTableKinds[] = {LevelTable::even, LevelTable::e2m1, LevelTable::iq4_nl};
+constexpr const char* name_of(LevelTable table) {
+  switch (table) {
+    case LevelTable::even: return "even";
+    case LevelTable::e2m1: return "e2m1";
+    case LevelTable::iq4_nl: return "iq4_nl";
+  }
+  return "?";
+}
+
 /// The arithmetic of products with weights.
 ///   exact     multiplies fp32 numbers; quantised weights count as the numbers that their levels mean
 ///   int8      for quantised weights: the numbers of x that meet a group of weights become 8-bit levels with a
@@ -109,7 +122,8 @@ template <class Void> struct BasicView {
   Void* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0, stride = 0;
-  int group = 0;  ///< numbers of a row that share a scale, in a quantised matrix
+  int group = 0;                        ///< numbers of a row that share a scale, in a quantised matrix
+  LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
 
   BasicView() = default;
   BasicView(Void* d, DType t, std::int64_t r, std::int64_t c) : BasicView(d, t, r, c, c) {}
@@ -118,7 +132,7 @@ template <class Void> struct BasicView {
   template <class Other>
   requires(std::is_const_v<Void> && !std::is_const_v<Other>) BasicView(const BasicView<Other>& v)
       : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {
-    group = v.group;
+    group = v.group, table = v.table;
   }
 
   explicit operator bool() const { return data != nullptr; }

@@ -170,7 +170,7 @@ std::size_t measured_matrix_bytes(DType weights) {
 }
 
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path, Arithmetic arithmetic) {
+                      LinearPath path, Arithmetic arithmetic, LevelTable table) {
   const std::size_t bytes = measured_matrix_bytes(weights),
                     count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
   const std::size_t activations = static_cast<std::size_t>(m) * kMeasuredWidth;
@@ -186,6 +186,7 @@ double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight
     op.weight =
         ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
     op.weight.group = is_quantised(weights) ? kMeasuredGroup : 0;
+    op.weight.table = table;
     op.arithmetic = arithmetic;
     op.out = View(y.data(), DType::f32, m, kMeasuredWidth);
     linear_cpu(op, pool, path);

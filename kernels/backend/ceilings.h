@@ -23,9 +23,10 @@ constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices belo
 
 /// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`. Each call takes a different
 /// matrix; there are as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed;
-/// quantised ones have groups of 64.
+/// quantised ones have groups of 64, with a table the same bits.
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8);
+                      LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8,
+                      LevelTable table = LevelTable::even);
 /// Weights per second that all threads quantise to `type`, from such a matrix in fp16.
 double measure_quantise(ThreadPool& pool, DType type, double seconds);
 /// Bytes of one of these matrices.

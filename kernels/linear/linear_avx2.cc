@@ -190,10 +190,12 @@ template <int Rows> void panel_tile(const PanelTile& t) {
   }
 }
 
-template <bool Four> void unpack(const Unpack& u) {
+template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
   constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
   const std::byte* from = u.from;
-  const __m256i mask = _mm256_set1_epi32(Four ? 15 : 255);
+  const __m256i mask = _mm256_set1_epi32(Four && !kTable ? 15 : 255), low_halves = _mm256_set1_epi8(15);
+  __m256i table = mask;
+  if constexpr (kTable) table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(u.table)));
   for (std::int64_t first = 0; first < u.steps * kPartialSums; first += u.group) {
     const f16* const scales = reinterpret_cast<const f16*>(from);
     from += line;
@@ -203,10 +205,15 @@ template <bool Four> void unpack(const Unpack& u) {
         const __m256 scale = load_half(scales + half * kHalf),
                      minimum = load_half(scales + kPartialSums + half * kHalf);
         const __m256i levels = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
+        __m256i quads[2] = {levels, levels};  // of four columns each
+        if constexpr (kTable) {
+          quads[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(levels, low_halves));
+          quads[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves));
+        }
         float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step + half * kHalf;
         WEFT_UNROLLED (int i = 0; i < columns; ++i) {
-          const int shift = i % 4 * 8 + i / 4 * 4;
-          const __m256 level = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(levels, shift), mask));
+          const int shift = i % 4 * 8 + (kTable ? 0 : i / 4 * 4);
+          const __m256 level = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(quads[i / 4], shift), mask));
           _mm256_storeu_ps(to + i * u.lane_step, _mm256_fmadd_ps(level, scale, minimum));
         }
       }
@@ -300,6 +307,7 @@ constexpr LinearKernels make_kernels() {
   kernels.spread = spread;
   kernels.unpack4 = unpack<true>;
   kernels.unpack8 = unpack<false>;
+  kernels.unpack_table = unpack<true, true>;
   kernels.finish_direct = linear_finish<Avx2, SumsForm::direct>;
   kernels.finish_panel = linear_finish<Avx2, SumsForm::panel>;
   kernels.finish_sums = linear_finish<Avx2, SumsForm::whole>;

@@ -16,10 +16,12 @@ struct Fma {
   static __m512 add(__m512 a, __m512 w, __m512 sum) { return _mm512_fmadd_ps(a, w, sum); }
 };
 
-template <bool Four> void unpack(const Unpack& u) {
+template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
   constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
   const std::byte* from = u.from;
-  const __m512i mask = _mm512_set1_epi32(Four ? 15 : 255);
+  const __m512i mask = _mm512_set1_epi32(Four && !kTable ? 15 : 255), low_halves = _mm512_set1_epi8(15);
+  __m512i table = mask;
+  if constexpr (kTable) table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(u.table)));
   for (std::int64_t first = 0; first < u.steps * kPartialSums; first += u.group) {
     const __m512 scale = Avx512::load(reinterpret_cast<const f16*>(from));
     const __m512 minimum = Avx512::load(reinterpret_cast<const f16*>(from + line / 2));
@@ -27,10 +29,15 @@ template <bool Four> void unpack(const Unpack& u) {
     for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
       if (k >= u.steps * kPartialSums) return;  // padding of the last group
       const __m512i levels = _mm512_loadu_si512(from);
+      __m512i quads[2] = {levels, levels};  // of four columns each
+      if constexpr (kTable) {
+        quads[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(levels, low_halves));
+        quads[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(levels, 4), low_halves));
+      }
       float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step;
       WEFT_UNROLLED (int i = 0; i < columns; ++i) {
-        const int shift = i % 4 * 8 + i / 4 * 4;
-        const __m512 level = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(levels, shift), mask));
+        const int shift = i % 4 * 8 + (kTable ? 0 : i / 4 * 4);
+        const __m512 level = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(quads[i / 4], shift), mask));
         _mm512_storeu_ps(to + i * u.lane_step, _mm512_fmadd_ps(level, scale, minimum));
       }
     }
@@ -57,6 +64,7 @@ constexpr LinearKernels make_kernels() {
   kernels.transpose[static_cast<int>(DType::bf16)] = transpose_halves<bf16>;
   kernels.unpack4 = unpack<true>;
   kernels.unpack8 = unpack<false>;
+  kernels.unpack_table = unpack<true, true>;
   kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
   kernels.read = read;
   return kernels;

@@ -221,14 +221,18 @@ class Pass {
   }
 
   void unpack_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    const auto unpack = quantised_.dtype == DType::i8          ? kernels_.unpack8
+                        : quantised_.table == LevelTable::even ? kernels_.unpack4
+                                                               : kernels_.unpack_table;
+    const auto& table = level_table(quantised_.table);
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
-      (quantised_.dtype == DType::i4 ? kernels_.unpack4
-                                     : kernels_.unpack8)({.from = groups(std::min(column + n, cut_.columns - 1), block),
-                                                          .group = quantised_.group,
-                                                          .steps = cut_.steps(block),
-                                                          .to = panel + n,
-                                                          .step = cut_.task_columns,
-                                                          .lane_step = cut_.panel_lane(block)});
+      unpack({.from = groups(std::min(column + n, cut_.columns - 1), block),
+              .group = quantised_.group,
+              .steps = cut_.steps(block),
+              .to = panel + n,
+              .step = cut_.task_columns,
+              .lane_step = cut_.panel_lane(block),
+              .table = table.data()});
   }
   /// The groups of a column's tile in a block, for quantised weights.
   const std::byte* groups(std::int64_t column, std::int64_t block) const {

@@ -98,12 +98,14 @@ struct TileStrides {
   std::int32_t tile, group;  // bytes
   std::int32_t group_bits;   // a group has 2^group_bits times kWide columns
   std::int32_t rows, cols;
+  TableWords table;
 };
 
 /// Unpacks tiles of quantised weights to rows of 16 bits, `cols` apart. A thread has kWide columns of four rows: it
 /// reads 16 bytes of each line, and eight threads next to each other write 128 bytes of a row. Grid: tiles, columns.
-template <DType kType, bool kWhole>
-__global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides of, __half* __restrict__ out) {
+template <DType kType, bool kTable, bool kWhole>
+__device__ __forceinline__ void unpack_tile(const std::byte* __restrict__ weight, const TileStrides& of,
+                                            __half* __restrict__ out) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int part = (static_cast<int>(blockIdx.y) * (kThreads / kWarp) + warp) * 8 + lane % 8, rows = lane / 8 * 4;
   const int first = part * kWide, to_row = static_cast<int>(blockIdx.x) * kTileRows + rows;
@@ -129,8 +131,13 @@ __global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides o
     } else {
       // Bytes 0, 2, 1, 3 in that order have the columns of each half next to each other.
       const std::uint32_t even = __byte_perm(words[0].at[r], 0, 0x3120), odd = even >> 8;
-      for (int half = 0; half < 2; ++half)
-        levels[2 * half] = half_byte_levels(even, half != 0), levels[2 * half + 1] = half_byte_levels(odd, half != 0);
+      for (int half = 0; half < 2; ++half) {
+        const auto numbers = [&](std::uint32_t word) {
+          if constexpr (kTable) return table_levels(of.table, word, half != 0);
+          else return half_byte_levels(word, half != 0);
+        };
+        levels[2 * half] = numbers(even), levels[2 * half + 1] = numbers(odd);
+      }
     }
     const std::uint32_t scale = twice(scales, r), minimum = twice(minima, r);
     Pack<std::uint32_t, 4> numbers;
@@ -148,18 +155,30 @@ __global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides o
   }
 }
 
+template <DType kType, bool kWhole>
+__global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides of, __half* __restrict__ out) {
+  unpack_tile<kType, false, kWhole>(weight, of, out);
+}
+/// The same of levels of 4 bits that stand for others by TileStrides::table.
+template <bool kWhole>
+__global__ void unpack_by_table(const std::byte* __restrict__ weight, TileStrides of, __half* __restrict__ out) {
+  unpack_tile<DType::i4, true, kWhole>(weight, of, out);
+}
+
 /// Unpacks the first `rows` rows of tiles, all of `layout`'s columns.
 void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t rows, __half* out,
             CudaStream& stream) {
   const bool whole = layout.cols % kWide == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
   const auto kernel = layout.dtype == DType::i8 ? whole ? unpack_tiles<DType::i8, true> : unpack_tiles<DType::i8, false>
+                      : layout.table != LevelTable::even ? whole ? unpack_by_table<true> : unpack_by_table<false>
                       : whole ? unpack_tiles<DType::i4, true>
-                                                : unpack_tiles<DType::i4, false>;
+                                                         : unpack_tiles<DType::i4, false>;
   const TileStrides of{.tile = static_cast<std::int32_t>(layout.tile_bytes()),
                        .group = static_cast<std::int32_t>(layout.group_bytes()),
                        .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kWide)),
                        .rows = static_cast<std::int32_t>(rows),
-                       .cols = static_cast<std::int32_t>(layout.cols)};
+                       .cols = static_cast<std::int32_t>(layout.cols),
+                       .table = table_words(layout.table)};
   launch(kernel, dim3(blocks_for(rows, kTileRows), blocks_for(layout.cols, kThreads / 4 * kWide)), kThreads, 0, stream,
          weight, of, out);
 }

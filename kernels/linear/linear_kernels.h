@@ -63,6 +63,7 @@ struct Unpack {
   std::int64_t group, steps;
   float* to;
   std::int64_t step, lane_step;
+  const std::uint8_t* table;  // [16] of unpack_table
 };
 
 /// Finishes one row of the result: adds up the partial sums, then applies bias, activation and the old value.
@@ -89,6 +90,7 @@ struct LinearKernels {
   void (*transpose[kWeightTypes])(const Transpose&);
   void (*unpack4)(const Unpack&);  ///< unpacks i4
   void (*unpack8)(const Unpack&);
+  void (*unpack_table)(const Unpack&);  ///< unpacks i4 by a table
   /// Spreads k numbers: to[s * step + 0..15] = from[s * 16 ...], zeros after them; step in floats, `to` 64-byte
   /// aligned.
   void (*spread)(const float* from, std::int64_t k, float* to, std::int64_t step);

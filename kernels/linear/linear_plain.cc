@@ -87,7 +87,7 @@ float half_at(const std::byte* from, std::int64_t index) {
   return static_cast<float>(half);
 }
 
-template <bool Four> void tile(const IntegerTile& t) {
+template <bool Four, bool kTable = false> void tile(const IntegerTile& t) {
   constexpr std::int64_t width = QuantisedLayout::kTileRows, quads = Four ? 2 : 1;  // quads: of a line
   std::fill_n(t.sums, width, 0.0f);
   const std::byte* weight = t.weight;
@@ -99,7 +99,8 @@ template <bool Four> void tile(const IntegerTile& t) {
       for (std::int64_t quad = 0; quad < t.quads; ++quad)
         for (std::int64_t j = 0; j < kQuad; ++j) {
           const int byte = static_cast<int>(lines[quad / quads * kLine + n * kQuad + j]);
-          dot += (Four ? (byte >> (quad % 2 * 4)) & 15 : byte) * x[quad * kQuad + j];
+          const int level = Four ? (byte >> (quad % 2 * 4)) & 15 : byte;
+          dot += (kTable ? t.table[level] : level) * x[quad * kQuad + j];
         }
       float& sum = t.sums[n];
       sum = std::fma(static_cast<float>(dot), half_at(weight, n) * t.x_scale[g], sum);
@@ -151,6 +152,7 @@ constexpr IntegerKernels make_kernels() {
   kernels.rows = 1;
   kernels.tile4[0] = tile<true>;
   kernels.tile8[0] = tile<false>;
+  kernels.tile_table[0][0] = kernels.tile_table[1][0] = tile<true, true>;
   kernels.quantise = quantise;
   return kernels;
 }

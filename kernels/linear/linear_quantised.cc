@@ -79,8 +79,19 @@ class IntegerPass {
                          .rows = rows});
   }
 
+  const decltype(IntegerKernels::tile4)& kernels_of_weights() const {
+    if (layout_.dtype != DType::i4) return kernels_.tile8;
+    switch (layout_.table) {
+      case LevelTable::e2m1: return kernels_.tile_table[0];
+      case LevelTable::iq4_nl: return kernels_.tile_table[1];
+      case LevelTable::even: break;
+    }
+    return kernels_.tile4;
+  }
+
   void multiply(std::int64_t tile, float* sums) const {
-    const auto& kernels = layout_.dtype == DType::i4 ? kernels_.tile4 : kernels_.tile8;
+    const auto& kernels = kernels_of_weights();
+    const auto& table = level_table(layout_.table);
     for (std::int64_t first = 0, block = 0; first < rows_; first += block_rows_, ++block) {
       const std::int64_t rows = std::min(block_rows_, rows_ - first);
       kernels[rows - 1]({.x = levels_ + block * block_levels(),
@@ -89,6 +100,7 @@ class IntegerPass {
                          .weight = op_.weight.as<std::byte>() + tile * layout_.tile_bytes(),
                          .groups = layout_.groups(),
                          .quads = layout_.group / kQuad,
+                         .table = table.data(),
                          .prefetch = first == 0,
                          .sums = sums});
       for (std::int64_t row = 0; row < rows; ++row) finish(first + row, tile, sums + row * kLayoutRows);

@@ -22,6 +22,7 @@ struct IntegerTile {
   const float *x_scale, *x_sum;  // [groups][rows]; x_sum: scale times the sum of the levels
   const std::byte* weight;       // kernels/quantised.h
   std::int64_t groups, quads;    // quads: of one group
+  const std::uint8_t* table;     // [16] of tile_table
   bool prefetch;                 // whether the weights come from memory
   float* sums;
 };
@@ -41,6 +42,7 @@ struct IntegerKernels {
   int rows;                                          ///< rows of the largest tile
   void (*tile4[kMostTileRows])(const IntegerTile&);  ///< [i] has i + 1 rows; weights i4
   void (*tile8[kMostTileRows])(const IntegerTile&);
+  void (*tile_table[2][kMostTileRows])(const IntegerTile&);  ///< i4 by a table of levels below 32, of any levels
   void (*quantise)(const QuantiseRow&);
 };
 

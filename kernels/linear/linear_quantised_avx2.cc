@@ -2,7 +2,7 @@
 // -mavx2 -mfma -mf16c -ffp-contract=off; like linear_avx512.cc it calls no shared inline function.
 //
 // Products of two bytes are added up in 16 bits first, which 8 pairs of 15 * 127 cannot overflow. So levels of 8 bits
-// are taken as two halves of 4.
+// are taken as two halves of 4. Levels below 32 by a table fill 16 bits after 4 pairs of 28 * 127.
 #include "kernels/linear/linear_quantised.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -33,32 +33,64 @@ __m256 halves_to_floats(const char* from) {
   asm("" : "+x"(sum));
 }
 
+/// What weights lie as: levels of 4 bits, as themselves or by a table of levels below 32 or of any, or levels of 8
+/// bits.
+enum class Levels { four, below_32, any_table, eight };
+
+/// The low and high halves of 16 levels, each twice.
+struct Table {
+  __m256i low, high;
+};
+
 /// dot[i] += the products of `lines` lines, at most kSafeLines, with row i.
-template <int Rows, bool Four>
+template <int Rows, Levels kLevels>
 [[gnu::always_inline]] inline void add_lines(__m256i (&dot)[Rows], const char* weight, const std::int8_t* x,
-                                             std::int64_t lines) {
+                                             std::int64_t lines, const Table& table) {
+  constexpr bool of_four = kLevels != Levels::eight;
   const __m256i low_halves = _mm256_set1_epi8(15);
   __m256i low[Rows], high[Rows];
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) low[i] = high[i] = _mm256_setzero_si256();
   for (std::int64_t line = 0; line < lines; ++line, weight += kLine) {
     const __m256i levels = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
-    const __m256i first = _mm256_and_si256(levels, low_halves);
-    const __m256i second = _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves);
+    __m256i first = _mm256_and_si256(levels, low_halves);
+    __m256i second = _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves);
+    const __m256i first_high = _mm256_shuffle_epi8(table.high, first),
+                  second_high = _mm256_shuffle_epi8(table.high, second);  // of any_table
+    if constexpr (kLevels == Levels::below_32 || kLevels == Levels::any_table)
+      first = _mm256_shuffle_epi8(table.low, first), second = _mm256_shuffle_epi8(table.low, second);
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-      const __m256i a = quad_of(x + i * kQuad), b = Four ? quad_of(x + (Rows + i) * kQuad) : a;
+      const __m256i a = quad_of(x + i * kQuad), b = of_four ? quad_of(x + (Rows + i) * kQuad) : a;
+      constexpr bool apart = kLevels == Levels::below_32 || kLevels == Levels::eight;
       add_here(low[i], _mm256_maddubs_epi16(first, a));
-      add_here(Four ? low[i] : high[i], _mm256_maddubs_epi16(second, b));
+      add_here(apart ? high[i] : low[i], _mm256_maddubs_epi16(second, b));
+      if constexpr (kLevels == Levels::any_table) {
+        add_here(high[i], _mm256_maddubs_epi16(first_high, a));
+        add_here(high[i], _mm256_maddubs_epi16(second_high, b));
+      }
     }
-    x += (Four ? 2 : 1) * Rows * kQuad;
+    x += (of_four ? 2 : 1) * Rows * kQuad;
   }
+  constexpr short high_step = kLevels == Levels::below_32 ? 1 : 16;
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(low[i], _mm256_set1_epi16(1)));
-    if constexpr (!Four) dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(16)));
+    if constexpr (kLevels != Levels::four)
+      dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(high_step)));
   }
 }
 
-template <int Rows, bool Four> void tile(const IntegerTile& t) {
-  const std::int64_t lines = Four ? t.quads / 2 : t.quads;
+/// Its levels whole if they are below 32, else in halves.
+Table load_table(const std::uint8_t* from, bool whole) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), low_halves = _mm_set1_epi8(15);
+  const __m128i high = _mm_and_si128(_mm_srli_epi16(levels, 4), low_halves);
+  return {_mm256_broadcastsi128_si256(whole ? levels : _mm_and_si128(levels, low_halves)),
+          _mm256_broadcastsi128_si256(high)};
+}
+
+template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
+  constexpr bool of_four = kLevels != Levels::eight, by_table = of_four && kLevels != Levels::four;
+  const std::int64_t lines = of_four ? t.quads / 2 : t.quads;
+  Table table = {};
+  if constexpr (by_table) table = load_table(t.table, kLevels == Levels::below_32);
   for (int half = 0; half < 2; ++half) {
     const char* weight = reinterpret_cast<const char*>(t.weight);
     const std::int8_t* x = t.x;
@@ -70,8 +102,8 @@ template <int Rows, bool Four> void tile(const IntegerTile& t) {
       const __m256 scale = halves_to_floats(weight + half * 16), minimum = halves_to_floats(weight + 32 + half * 16);
       __m256i dot[Rows];
       WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm256_setzero_si256();
-      for (std::int64_t line = 0; line < lines; line += kSafeLines, x += (Four ? 2 : 1) * kSafeLines * Rows * kQuad)
-        add_lines<Rows, Four>(dot, weight + (line + 1) * kLine + half * 32, x, kSafeLines);
+      for (std::int64_t line = 0; line < lines; line += kSafeLines, x += (of_four ? 2 : 1) * kSafeLines * Rows * kQuad)
+        add_lines<Rows, kLevels>(dot, weight + (line + 1) * kLine + half * 32, x, kSafeLines, table);
       WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
         const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(t.x_scale[g * Rows + i]));
         sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[i]), both, sum[i]);
@@ -119,16 +151,18 @@ void quantise(const QuantiseRow& q) {
   }
 }
 
+template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
+  void (*const all[])(const IntegerTile&) = {tile<Rows, kLevels>...};
+  for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) tiles[i] = all[i];
+}
 constexpr IntegerKernels make_kernels() {
   IntegerKernels kernels = {};
   kernels.name = "AVX2";
   kernels.rows = kMostRows;
-  kernels.tile4[0] = tile<1, true>, kernels.tile8[0] = tile<1, false>;
-  kernels.tile4[1] = tile<2, true>, kernels.tile8[1] = tile<2, false>;
-  kernels.tile4[2] = tile<3, true>, kernels.tile8[2] = tile<3, false>;
-  kernels.tile4[3] = tile<4, true>, kernels.tile8[3] = tile<4, false>;
-  kernels.tile4[4] = tile<5, true>, kernels.tile8[4] = tile<5, false>;
-  kernels.tile4[5] = tile<6, true>, kernels.tile8[5] = tile<6, false>;
+  fill<Levels::four, 1, 2, 3, 4, 5, 6>(kernels.tile4);
+  fill<Levels::eight, 1, 2, 3, 4, 5, 6>(kernels.tile8);
+  fill<Levels::below_32, 1, 2, 3, 4, 5, 6>(kernels.tile_table[0]);
+  fill<Levels::any_table, 1, 2, 3, 4, 5, 6>(kernels.tile_table[1]);
   kernels.quantise = quantise;
   return kernels;
 }

@@ -28,11 +28,21 @@ template <int Rows>
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm512_dpbusd_epi32(dot[i], weight, quad_of(x + i * kQuad));
 }
 
-template <int Rows, bool Four> void tile(const IntegerTile& t) {
+/// What weights lie as: levels of 4 bits, as themselves or by a table, or levels of 8 bits.
+enum class Levels { four, table, eight };
+
+template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
+  constexpr bool of_four = kLevels != Levels::eight;
   const char* weight = reinterpret_cast<const char*>(t.weight);
   const std::int8_t* x = t.x;
-  const std::int64_t lines = Four ? t.quads / 2 : t.quads;
+  const std::int64_t lines = of_four ? t.quads / 2 : t.quads;
   const __m512i low_halves = _mm512_set1_epi8(15);
+  __m512i table = low_halves;
+  if constexpr (kLevels == Levels::table)
+    table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t.table)));
+  const auto of_halves = [&](__m512i halves) {
+    return kLevels == Levels::table ? _mm512_shuffle_epi8(table, halves) : halves;
+  };
   __m512 sum[Rows];
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[i] = _mm512_setzero_ps();
   for (std::int64_t g = 0; g < t.groups; ++g) {
@@ -45,9 +55,9 @@ template <int Rows, bool Four> void tile(const IntegerTile& t) {
     for (std::int64_t line = 0; line < lines; ++line, weight += kLine) {
       if (t.prefetch) _mm_prefetch(weight + kAhead, _MM_HINT_T0);
       const __m512i levels = _mm512_loadu_si512(weight);
-      if constexpr (Four) {
-        multiply(dot, _mm512_and_si512(levels, low_halves), x);
-        multiply(dot, _mm512_and_si512(_mm512_srli_epi16(levels, 4), low_halves), x + Rows * kQuad);
+      if constexpr (of_four) {
+        multiply(dot, of_halves(_mm512_and_si512(levels, low_halves)), x);
+        multiply(dot, of_halves(_mm512_and_si512(_mm512_srli_epi16(levels, 4), low_halves)), x + Rows * kQuad);
         x += 2 * Rows * kQuad;
       } else {
         multiply(dot, levels, x);
@@ -93,16 +103,17 @@ void quantise(const QuantiseRow& q) {
   }
 }
 
-template <bool Four, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
-  void (*const all[])(const IntegerTile&) = {tile<Rows, Four>...};
+template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
+  void (*const all[])(const IntegerTile&) = {tile<Rows, kLevels>...};
   for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) tiles[i] = all[i];
 }
 constexpr IntegerKernels make_kernels() {
   IntegerKernels kernels = {};
   kernels.name = "AVX-512 VNNI";
   kernels.rows = 12;  // 12 integer and 12 float sums in 32 registers
-  fill<true, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile4);
-  fill<false, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile8);
+  fill<Levels::four, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile4);
+  fill<Levels::eight, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile8);
+  for (auto& tiles : kernels.tile_table) fill<Levels::table, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(tiles);
   kernels.quantise = quantise;
   return kernels;
 }

@@ -28,11 +28,12 @@ struct Weights {
   std::int32_t tile, group;   // bytes
   std::int32_t group_bits;    // a group has 2^group_bits times kColumns columns
   std::int32_t tiles, steps;  // steps: of kColumns columns, whole groups
+  TableWords table;
 };
 
 /// What a lane needs of kColumns columns: a word for each of four rows and of its lines, and these rows' scales and
-/// minima.
-template <DType kType> struct Step {
+/// minima. `kTable`: levels of 4 bits stand for others by Weights::table.
+template <DType kType, bool kTable = false> struct Step {
   static constexpr int kLines = kType == DType::i8 ? 2 : 1;
   Pack<std::uint32_t, 4> words[kLines];
   Pack<std::uint32_t, 2> scales, minima;
@@ -49,11 +50,13 @@ template <DType kType> struct Step {
   }
   /// The numbers of row `row` (of four) in columns 0 and 2 (odd: 1 and 3) of the first or the second four of the lane's
   /// eight columns.
-  __device__ std::uint32_t numbers(int row, int four, int odd) const {
+  __device__ std::uint32_t numbers(const Weights& w, int row, int four, int odd) const {
     const std::uint32_t scale = twice(scales, row), minimum = twice(minima, row);
     std::uint32_t levels;
     if constexpr (kType == DType::i8)
       levels = odd ? byte_levels<0x4341>(words[four].at[row]) : byte_levels<0x4240>(words[four].at[row]);
+    else if constexpr (kTable)
+      levels = table_levels(w.table, odd ? words[0].at[row] >> 8 : words[0].at[row], four != 0);
     else levels = half_byte_levels(odd ? words[0].at[row] >> 8 : words[0].at[row], four != 0);
     return fma_pair(levels, scale, minimum);
   }
@@ -77,12 +80,9 @@ __global__ void round_to_order(Numbers x, std::int64_t stride, int rows, int col
 
 /// part [gridDim.y, rows, 16 tiles] = the sums of gridDim.y parts of the columns. x: kEights times 8 rows. Grid: tiles
 /// by 2 kAlong, parts.
-template <DType kType, int kEights>
-__global__ void __launch_bounds__(kThreads, kEights == 1   ? 3
-                                            : kEights == 8 ? 1
-                                                           : 2)
-    multiply_levels(Weights w, const __half* __restrict__ x, int rows, int steps_each, float* __restrict__ part) {
-  WEFT_DYNAMIC_SHARED(float, others);
+template <class Step, int kEights>
+__device__ __forceinline__ void multiply_steps(const Weights& w, const __half* __restrict__ x, int rows, int steps_each,
+                                               float* __restrict__ part, float* others) {
   constexpr int kSums = 2 * kEights * 4;
   constexpr int kAhead = kEights == 2 ? 3 : 2;  // steps on their way: as many as registers are for
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kEights == 1   ? 3
   constexpr int kOfStep = kEights * 8 * kColumns / 2;  // words of x
   const auto* const columns = reinterpret_cast<const std::uint32_t*>(x) + (group * 4 + fourth) * 4;
   float sum[2][kEights][4] = {};
-  Step<kType> step[kAhead];
+  Step step[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i)
     if (first + i < last) step[i].load(w, from, first + i, quad, fourth);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, kEights == 1   ? 3
 #pragma unroll
         for (int four = 0; four < 2; ++four)
 #pragma unroll
-          for (int n = 0; n < 4; ++n) numbers[two][four][n] = step[i].numbers(2 * two + n % 2, four, n / 2);
+          for (int n = 0; n < 4; ++n) numbers[two][four][n] = step[i].numbers(w, 2 * two + n % 2, four, n / 2);
       if (base + i + kAhead < last) step[i].load(w, from, base + i + kAhead, quad, fourth);
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
@@ -140,6 +140,22 @@ __global__ void __launch_bounds__(kThreads, kEights == 1   ? 3
     }
 }
 
+constexpr int blocks_at_once(int eights) { return eights == 1 ? 3 : eights == 8 ? 1 : 2; }
+
+template <DType kType, int kEights>
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kEights))
+    multiply_levels(Weights w, const __half* __restrict__ x, int rows, int steps_each, float* __restrict__ part) {
+  WEFT_DYNAMIC_SHARED(float, others);
+  multiply_steps<Step<kType>, kEights>(w, x, rows, steps_each, part, others);
+}
+
+template <int kEights>
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kEights))
+    multiply_table(Weights w, const __half* __restrict__ x, int rows, int steps_each, float* __restrict__ part) {
+  WEFT_DYNAMIC_SHARED(float, others);
+  multiply_steps<Step<DType::i4, true>, kEights>(w, x, rows, steps_each, part, others);
+}
+
 /// out = activation(the sum of `parts` parts [rows, stride] + bias), or out += that. Grid: columns, rows.
 template <class T>
 __global__ void finish_parts(const float* __restrict__ part, int parts, int stride, Numbers bias, Activation activation,
@@ -153,11 +169,11 @@ __global__ void finish_parts(const float* __restrict__ part, int parts, int stri
   to = from_float<T>(activated(sum, activation) + (accumulate ? to_float(to) : 0.0f));
 }
 
-template <DType kType, class F> void with_eights(std::int64_t rows, const F& f) {
-  if (rows <= 8) f.template operator()<kType, 1>();
-  else if (rows <= 16) f.template operator()<kType, 2>();
-  else if (rows <= 32) f.template operator()<kType, 4>();
-  else f.template operator()<kType, 8>();
+template <class F> void with_eights(std::int64_t rows, const F& f) {
+  if (rows <= 8) f.template operator()<1>();
+  else if (rows <= 16) f.template operator()<2>();
+  else if (rows <= 32) f.template operator()<4>();
+  else f.template operator()<8>();
 }
 
 }  // namespace
@@ -171,7 +187,8 @@ bool multiply_packed(const Linear& op, CudaStream& stream) {
                         .group = static_cast<std::int32_t>(layout.group_bytes()),
                         .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kColumns)),
                         .tiles = static_cast<std::int32_t>(layout.tiles()),
-                        .steps = static_cast<std::int32_t>(padded / kColumns)};
+                        .steps = static_cast<std::int32_t>(padded / kColumns),
+                        .table = table_words(layout.table)};
   // As many parts as fill the device, of at least eight steps a warp. Registers are for two thread blocks a
   // multiprocessor, or for one with more than 32 rows.
   constexpr int kLeast = 8;
@@ -190,13 +207,13 @@ bool multiply_packed(const Linear& op, CudaStream& stream) {
   launch(round_to_order, dim3(static_cast<unsigned>(x_rows), blocks_for(padded, kThreads * 8)), kThreads, 0, stream,
          Numbers{op.x.data, op.x.dtype}, op.x.stride, static_cast<int>(rows), static_cast<int>(op.x.cols),
          static_cast<int>(padded), reinterpret_cast<__half*>(copy));
-  const auto multiply = [&]<DType kType, int kEights>() {
-    launch(multiply_levels<kType, kEights>, dim3(along, parts), kThreads,
-           std::size_t{kAlong} * kWarp * 2 * kEights * 4 * sizeof(float), stream, weights,
-           reinterpret_cast<const __half*>(copy), static_cast<int>(rows), steps_each, part);
-  };
-  if (op.weight.dtype == DType::i8) with_eights<DType::i8>(rows, multiply);
-  else with_eights<DType::i4>(rows, multiply);
+  with_eights(rows, [&]<int kEights>() {
+    const auto kernel = layout.dtype == DType::i8          ? multiply_levels<DType::i8, kEights>
+                        : layout.table == LevelTable::even ? multiply_levels<DType::i4, kEights>
+                                                           : multiply_table<kEights>;
+    launch(kernel, dim3(along, parts), kThreads, std::size_t{kAlong} * kWarp * 2 * kEights * 4 * sizeof(float), stream,
+           weights, reinterpret_cast<const __half*>(copy), static_cast<int>(rows), steps_each, part);
+  });
   with_float_type(op.out.dtype, [&]<class T>() {
     launch(finish_parts<T>, dim3(blocks_for(op.out.cols, kThreads), static_cast<unsigned>(rows)), kThreads, 0, stream,
            part, parts, static_cast<int>(cols), Numbers{op.bias.data, op.bias.dtype}, op.activation, op.accumulate,

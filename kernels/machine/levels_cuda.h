@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/machine/device_cuda.h"
+#include "kernels/quantised.h"
 
 namespace weft::kernels::cuda {
 
@@ -34,6 +35,24 @@ template <unsigned kBytes> __device__ inline std::uint32_t byte_levels(std::uint
 __device__ inline std::uint32_t half_byte_levels(std::uint32_t word, bool high) {
   return high ? fma_pair((word & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, 0xD400D400u)   // 1/16 and -64
               : fma_pair((word & 0x000F000Fu) | 0x64006400u, 0x3C003C00u, 0xE400E400u);  // 1 and -1024
+}
+
+/// Four levels to a word, from the first on.
+struct TableWords {
+  std::uint32_t at[4];
+};
+inline TableWords table_words(LevelTable table) {
+  TableWords words;
+  memcpy(words.at, level_table(table).data(), sizeof words.at);
+  return words;
+}
+/// The numbers that the low (high) halves of bytes 0 and 2 stand for.
+__device__ inline std::uint32_t table_levels(const TableWords& table, std::uint32_t word, bool high) {
+  const std::uint32_t halves = (high ? word >> 4 : word) & 0x000F000Fu;
+  const std::uint32_t of_eight = (halves & 7u) | (halves >> 12 & 0x70u);  // as __byte_perm takes them
+  const std::uint32_t below = __byte_perm(table.at[0], table.at[1], of_eight),
+                      above = __byte_perm(table.at[2], table.at[3], of_eight);
+  return byte_levels<0x4140>(__byte_perm(below, above, (halves >> 1 & 4u) | 0x10u | (halves >> 13 & 0x40u)));
 }
 
 }  // namespace weft::kernels::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -120,6 +121,10 @@ const char* name_of(Sublayer::Kind kind) {
 
 double rows_share(const ModelSpec& model, Sublayer::Kind kind) {
   return kind == Sublayer::Kind::experts ? double(model.experts.chosen) / model.experts.count : 1;
+}
+
+double touched_share(const ModelSpec& model, double rows) {
+  return 1 - std::pow(1 - rows_share(model, Sublayer::Kind::experts), rows);
 }
 
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units) {

@@ -201,6 +201,9 @@ const char* name_of(Sublayer::Kind kind);
 /// The share of a batch's rows that a product in a sublayer has: of one expert on average, elsewhere 1.
 double rows_share(const ModelSpec& model, Sublayer::Kind kind);
 
+/// The share of a layer's experts that rows choose, as expected if each row chooses any of them alike.
+double touched_share(const ModelSpec& model, double rows);
+
 /// The sublayers in the order of the forward pass.
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units);
 

@@ -165,9 +165,17 @@ std::vector<std::string> read_names(Part& fields, const std::string& key) {
   return found;
 }
 
+constexpr std::int64_t kWithTables = 2;  // the version of copies in which levels stand for others
+
+LevelTable table_named(Part& fields, const char* key, const std::string& name) {
+  for (const LevelTable table : kLevelTableKinds)
+    if (name == name_of(table)) return table;
+  fields.refuse_field(key, "even, e2m1 or iq4_nl");
+}
+
 Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
-  fields.integer("version", 1, 1);
+  const bool has_tables = fields.integer("version", 1, kWithTables) == kWithTables;
   const std::string dtype = fields.text("dtype");
   if (dtype != name_of(DType::i4) && dtype != name_of(DType::i8)) fields.refuse_field("dtype", "int4 or int8");
   found.dtype = dtype == name_of(DType::i4) ? DType::i4 : DType::i8;
@@ -176,6 +184,12 @@ Quantisation read_weft(Part& fields) {
   found.uniform = fields.flag("uniform", false);
   found.plain = read_names(fields, "modules_to_not_convert");
   found.int8 = read_names(fields, "modules_in_int8");
+  if (!has_tables) return found;
+  found.table = table_named(fields, "level_table", fields.text("level_table"));
+  if (fields.absent("modules_by_level_table")) return found;
+  Part others(fields.at("modules_by_level_table"), fields.where + ".modules_by_level_table");
+  for (const LevelTable table : kLevelTableKinds)
+    for (const std::string& name : read_names(others, name_of(table))) found.other_tables[name] = table;
   return found;
 }
 
@@ -237,13 +251,17 @@ Quantisation quantisation_from_config(const json& config, const std::string& whe
 }
 
 nlohmann::ordered_json to_config(const Quantisation& quantisation) {
+  const bool has_tables = quantisation.table != LevelTable::even || !quantisation.other_tables.empty();
   nlohmann::ordered_json config = {{"quant_method", "weft"},
-                                   {"version", 1},
+                                   {"version", has_tables ? kWithTables : 1},
                                    {"dtype", name_of(quantisation.dtype)},
                                    {"group_size", quantisation.group}};
   if (quantisation.uniform) config["uniform"] = true;
   if (!quantisation.plain.empty()) config["modules_to_not_convert"] = quantisation.plain;
   if (!quantisation.int8.empty()) config["modules_in_int8"] = quantisation.int8;
+  if (has_tables) config["level_table"] = name_of(quantisation.table);
+  for (const auto& [name, table] : quantisation.other_tables)
+    config["modules_by_level_table"][name_of(table)].push_back(name);
   return config;
 }
 

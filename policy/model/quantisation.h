@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -41,6 +42,14 @@ struct Quantisation {
   /// weft: the matrices of layers that are not quantised, by TensorSpec::name, sorted.
   std::vector<std::string> plain = {};
   std::vector<std::string> int8 = {};  ///< weft: the same for those that are int8 although `dtype` is int4
+  /// weft: what levels of int4 stand for, but in the matrices that are listed with another table.
+  LevelTable table = LevelTable::even;
+  std::map<std::string, LevelTable> other_tables = {};
+
+  LevelTable table_of(const std::string& matrix) const {
+    const auto other = other_tables.find(matrix);
+    return other == other_tables.end() ? table : other->second;
+  }
 
   explicit operator bool() const { return packing != Packing::none; }
   bool foreign() const { return packing != Packing::none && packing != Packing::weft; }

@@ -14,7 +14,7 @@ using Packing = Quantisation::Packing;
 using Part = QuantisationPart;
 
 /// Numbers that no levels of Weft can hold; they are computed with as floats.
-constexpr Quantisation as_numbers(Packing packing) { return {.packing = packing}; }
+Quantisation as_numbers(Packing packing) { return {.packing = packing}; }
 
 /// Reads "weight_block_size" or "block_structure": the sizes of the blocks that share a scale.
 void read_block_size(Part& fields, const std::string& key) {
@@ -85,7 +85,7 @@ Quantisation read_bitsandbytes(Part& fields) {
   return as_numbers(Packing::bitsandbytes);
 }
 
-Quantisation mxfp4() { return {.packing = Packing::mxfp4, .dtype = DType::i8, .group = 32, .uniform = true}; }
+Quantisation mxfp4() { return {.packing = Packing::mxfp4, .dtype = DType::i4, .group = 32, .uniform = true}; }
 
 Quantisation quantisation_from_modelopt(const json& config, const std::string& where) {
   Part fields(config, where);

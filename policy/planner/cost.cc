@@ -30,9 +30,19 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
       steps_[model.is_sparse(layer) ? 1 : 0][stage] = steps_of(model, static_cast<Stage>(stage), layer);
 }
 
-double Cost::bytes(const Op& op, const Sweep& sweep) const {
+double Cost::touched(int first, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
-  if (op.subject < shape.kv_buffer(0, 0)) return double(sizing_.unit_bytes[op.subject]);
+  const int end = std::min(first + shape.batches_of_pass(sweep.prefill), shape.batches);
+  double rows = sweep.joining;
+  for (int batch = first; batch < end; ++batch)
+    rows += sweep.with_rows(sweep.rows(batch, policy_.gpu_batch_size)) * sweep.tokens;
+  return touched_share(model_, rows);
+}
+
+double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
+  const ScheduleShape& shape = footprint_.shape;
+  if (op.subject < shape.kv_buffer(0, 0))
+    return double(sizing_.unit_bytes[op.subject]) * (routed ? touched(op.batch, sweep) : 1);
   if (op.subject < shape.activation_buffer(0))
     return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
@@ -44,13 +54,13 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
 }
 
-double Cost::seconds(const Op& op, const Sweep& sweep) const {
+double Cost::seconds(const Op& op, const Sweep& sweep, bool routed) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   if (sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
     return 0;  // an empty batch of a partly filled block, or a pass of empty ones
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
-  return bytes(op, sweep) /
+  return bytes(op, sweep, routed) /
          (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
 }
 
@@ -209,8 +219,8 @@ double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
 }
 
 double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
-  // Each row chooses an expert with the same probability; one that no row chose takes no time.
-  const double share = rows_share(model_, sub.kind), touched = 1 - std::pow(1 - share, rows);
+  // An expert that no row chose takes no time.
+  const double share = rows_share(model_, sub.kind), touched = touched_share(model_, rows);
   return touched > 0 ? sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) : 0;
 }
 

@@ -21,6 +21,7 @@ struct Sweep {
   double tokens = 1;      ///< new tokens per sequence: its prompt in prefill, one in decode
   double own = 1;         ///< share of the sequences that have rows; the others share a neighbour's prefill
   double visible = 1;     ///< tokens per sequence that decode attends to, if its layer has that many slots
+  double joining = 0;     ///< tokens of prompts that join a decode sweep: counted in the experts that are loaded alone
   /// The live sequences of a gpu batch. The batches fill in order.
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
@@ -35,9 +36,12 @@ class Cost {
   Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
        const SizingInputs& sizing, const Machine& machine);
 
-  double seconds(const Op& op, const Sweep& sweep) const;
+  /// `routed`: as in SecondsOf.
+  double seconds(const Op& op, const Sweep& sweep, bool routed = false) const;
   /// Bytes that a load or store op moves.
-  double bytes(const Op& op, const Sweep& sweep) const;
+  double bytes(const Op& op, const Sweep& sweep, bool routed = false) const;
+  /// The share of experts that the rows of a pass over the weights choose, which begins with the batch `first`.
+  double touched(int first, const Sweep& sweep) const;
 
  private:
   /// Whether quantised units are multiplied as they lie in this sweep, although the machine unpacks others.

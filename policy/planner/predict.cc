@@ -13,11 +13,12 @@ constexpr int kSweeps = 3;  // simulated together; the first one starts with emp
 Phase operator*(double factor, Phase phase) {
   phase.seconds *= factor;
   for (double& busy : phase.busy) busy *= factor;
+  for (double& bytes : phase.bytes) bytes *= factor;
   return phase;
 }
 Phase operator+(Phase a, const Phase& b) {
   a.seconds += b.seconds;
-  for (std::size_t lane = 0; lane < a.busy.size(); ++lane) a.busy[lane] += b.busy[lane];
+  for (std::size_t lane = 0; lane < a.busy.size(); ++lane) a.busy[lane] += b.busy[lane], a.bytes[lane] += b.bytes[lane];
   return a;
 }
 
@@ -73,7 +74,14 @@ class Predictor {
       result.decode = result.decode + line.rest * other;
       if (line.full == 0) sweep = other;
     }
-    // A prefill that joins a sweep adds only its computation: the weights are loaded anyway, and while they are the
+    // Experts that only joining prompts choose are loaded for them.
+    if (line.joins > 0 && problem_.model.experts.count > 0) {
+      const std::int64_t live = rows(line.full > 0 ? line.full_live : line.rest_live);
+      const Phase joined = sweeps(live, visible, line.joining_tokens / line.joins);
+      result.decode = result.decode + line.joins * (joined + -1 * sweep);
+      sweep = joined;
+    }
+    // A prefill that joins a sweep adds only its computation: other weights are loaded anyway, and while they are the
     // device has time for it.
     constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
     const double joining = line.joining_tokens / std::max(1.0, begins_.tokens()) * result.prefill.busy[compute];
@@ -99,19 +107,26 @@ class Predictor {
     };
     constexpr auto parts = static_cast<std::size_t>(Op::Part::unpack) + 1;
     std::vector<Known> known(parts * footprint_.shape.sublayers.size());
-    const auto seconds = [&](const Op& op) {
-      if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
+    Phase result;
+    const auto seconds = [&](const Op& op, bool routed) {
+      if (op.kind != Op::Kind::compute) {
+        const double moving = cost_.seconds(op, sweep, routed);
+        if (moving > 0) result.bytes[static_cast<std::size_t>(op.lane)] += cost_.bytes(op, sweep, routed);
+        return moving;
+      }
       Known& same = known[parts * first_alike_[op.subject] + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
       return same.seconds;
     };
     const Trace trace = simulate(schedule, seconds, problem_.machine.together);
-    return {trace.seconds(), trace.busy(schedule)};
+    result.seconds = trace.seconds();
+    result.busy = trace.busy(schedule);
+    return result;
   }
   /// The average of many consecutive sweeps.
-  Phase sweeps(std::int64_t live, double visible) const {
-    const Sweep sweep{.live = live, .visible = visible};
+  Phase sweeps(std::int64_t live, double visible, double joining = 0) const {
+    const Sweep sweep{.live = live, .visible = visible, .joining = joining};
     const Phase all = phase(decode_, sweep);
     if (sweeps_ == 1) return all;
     const Phase one = phase(truncate(decode_, 1), sweep);

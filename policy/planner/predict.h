@@ -22,7 +22,8 @@ struct Problem {
 /// One phase of a full block.
 struct Phase {
   double seconds = 0;
-  std::array<double, offload::kLanes.size()> busy{};  ///< seconds
+  std::array<double, offload::kLanes.size()> busy{};   ///< seconds
+  std::array<double, offload::kLanes.size()> bytes{};  ///< that the lanes move
   offload::Lane longest() const;
 };
 

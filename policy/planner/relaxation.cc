@@ -206,12 +206,15 @@ class Relaxation {
   Lanes lanes(const Sweep& sweep_of) const {
     Lanes result;
     add_compute(result, sweep_of);
-    double streamed = 0;
+    double streamed = 0, experts = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u)
-      if (problem_.units[u].streamed) streamed += double(problem_.sizing.unit_bytes[u]);
+      if (problem_.units[u].streamed)
+        (problem_.units[u].kind == Unit::Kind::experts ? experts : streamed) += double(problem_.sizing.unit_bytes[u]);
     const int batches = footprint_.shape.batches, size = footprint_.shape.batches_of_pass(sweep_of.prefill);
-    const double passes = (batches + size - 1) / size;  // over the weights
-    come(result, weights, passes * streamed);
+    double coming = 0;  // in all passes over the weights; each router has run in time
+    for (int first = 0; first < batches; first += size)
+      coming += streamed + (experts > 0 ? cost_.touched(first, sweep_of) * experts : 0);
+    come(result, weights, coming);
     Op op{.kind = Op::Kind::load, .lane = Lane::host_to_device};
     op.subject = footprint_.shape.activation_buffer(0);
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);

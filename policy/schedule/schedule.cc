@@ -83,9 +83,11 @@ class Generator {
                 .batch = static_cast<std::uint16_t>(batch),
                 .subject = buffer,
                 .from = from,
-                .to = to},
+                .to = to,
+                .router = router_of(buffer)},
                after);
   }
+  std::uint32_t router_of(std::uint32_t buffer) const { return buffer == experts_ ? router_ : kNone; }
   std::uint32_t store(Lane lane, int batch, std::uint32_t buffer, std::uint32_t from, std::uint32_t to,
                       std::initializer_list<std::uint32_t> after) {
     return add({.kind = Op::Kind::store,
@@ -144,6 +146,7 @@ class Generator {
     if (home == Tier::device) return {.packed = packed};
     const std::uint32_t slot = unit_.take();
     const auto buffer = static_cast<std::uint32_t>(unit);
+    if (is_kind(s, Sublayer::Kind::experts)) experts_ = buffer;
     return {slot, load_buffer(home, first_of_pass_, buffer, unit_, unit_staging_, slot), packed};
   }
   /// Call it right before the first use, so that no gpu batch waits for a unit that only later ones need.
@@ -294,6 +297,7 @@ class Generator {
                   : load_buffer(cache_home, batch, shape_.kv_buffer(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
     }
     const std::uint32_t done = add(op, {unit.ready, hidden, cache});
+    if (sub.kind == Kind::mlp) router_ = done;
     if (uses_hidden) {
       activation_.last_user[op.activation_slot] = done;
       if (writes_hidden)
@@ -315,6 +319,7 @@ class Generator {
   std::vector<Clock> clocks_;          // per op: the ops known to have ended when it ends
   std::array<Clock, offload::kLanes.size()> lane_clock_;
   std::uint32_t sweep_ = 0;
+  std::uint32_t experts_ = kNone, router_ = kNone;  // the unit of experts that is loaded; the last op of an mlp
   int first_of_pass_ = 0;
 };
 

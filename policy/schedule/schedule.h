@@ -32,6 +32,8 @@ struct Op {
   std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the buffer's home
   std::uint32_t to = kNoSlot;    ///< load, store: the window slot it fills; kNoSlot: the buffer's home
   std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: its buffers' slots
+  /// load of experts: the last op that chooses among them. If it has ended when the load begins, only chosen ones move.
+  std::uint32_t router = kNoSlot;
   std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all earlier ops
 };
 

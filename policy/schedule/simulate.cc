@@ -19,7 +19,7 @@ std::array<double, offload::kLanes.size()> Trace::busy(const Schedule& schedule)
   return busy;
 }
 
-Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds) {
+Trace simulate(const Schedule& schedule, const SecondsOf& seconds) {
   Trace trace;
   trace.spans.reserve(schedule.ops.size());
   std::array<double, offload::kLanes.size()> free{};
@@ -27,7 +27,7 @@ Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>&
     double& lane = free[static_cast<std::size_t>(op.lane)];
     double begin = lane;
     for (const std::uint32_t dep : schedule.deps_of(op)) begin = std::max(begin, trace.spans[dep].end);
-    lane = begin + seconds(op);
+    lane = begin + seconds(op, op.router != kNoSlot && trace.spans[op.router].end <= begin);
     trace.spans.push_back({begin, lane});
   }
   return trace;
@@ -40,7 +40,7 @@ constexpr std::size_t kLaneCount = offload::kLanes.size();
 /// Each lane is a queue whose first op may run. Time advances from one op's end to the next.
 class Fluid {
  public:
-  Fluid(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together)
+  Fluid(const Schedule& schedule, const SecondsOf& seconds, const Together& together)
       : schedule_(schedule), seconds_(seconds), together_(together), ended_(schedule.ops.size(), false) {
     for (std::uint32_t i = 0; i < schedule.ops.size(); ++i)
       lanes_[static_cast<std::size_t>(schedule.ops[i].lane)].queue.push_back(i);
@@ -70,7 +70,7 @@ class Fluid {
         const auto deps = schedule_.deps_of(op);
         if (std::all_of(deps.begin(), deps.end(), [&](std::uint32_t dep) { return ended_[dep]; })) {
           lane.busy = true;
-          lane.left = seconds_(op);
+          lane.left = seconds_(op, op.router != kNoSlot && ended_[op.router]);
           trace_.spans[lane.op()].begin = now_;
         }
       }
@@ -105,7 +105,7 @@ class Fluid {
   }
 
   const Schedule& schedule_;
-  const std::function<double(const Op&)>& seconds_;
+  const SecondsOf& seconds_;
   const Together& together_;
   std::vector<bool> ended_;
   std::array<Running, kLaneCount> lanes_;
@@ -115,7 +115,7 @@ class Fluid {
 
 }  // namespace
 
-Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together) {
+Trace simulate(const Schedule& schedule, const SecondsOf& seconds, const Together& together) {
   return Fluid(schedule, seconds, together).run();
 }
 

@@ -21,13 +21,16 @@ struct Trace {
   std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
 };
 
-/// Every op begins when its lane is free and its dependencies have ended, and takes seconds(op).
-Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds);
+/// Seconds of an op, asked once for each when it begins. `routed`: its Op::router has ended.
+using SecondsOf = std::function<double(const Op& op, bool routed)>;
+
+/// Every op begins when its lane is free and its dependencies have ended.
+Trace simulate(const Schedule& schedule, const SecondsOf& seconds);
 
 /// The share of a lane's speed (first) that remains while another lane (second) is busy, above 0 and at most 1.
 using Together = std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()>;
 
 /// The same for lanes that slow each other down: an op runs at the lowest speed that any busy lane leaves it.
-Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together);
+Trace simulate(const Schedule& schedule, const SecondsOf& seconds, const Together& together);
 
 }  // namespace weft::policy

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -174,6 +175,16 @@ void write_small_files(const ModelTexts& from, const fs::path& to, DType type, b
       write(name, from.read(name, kLargestCopied));
 }
 
+/// Takes the most frequent table for all, and lists the matrices with others.
+void put_tables(const std::map<std::string, LevelTable>& tables, policy::Quantisation& quantisation) {
+  std::map<LevelTable, std::size_t> count;
+  for (const auto& [name, table] : tables) ++count[table];
+  for (const LevelTable table : kLevelTableKinds)
+    if (count[table] > count[quantisation.table]) quantisation.table = table;
+  for (const auto& [name, table] : tables)
+    if (table != quantisation.table) quantisation.other_tables.emplace(name, table);
+}
+
 /// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next
 /// conversion recognises what a killed one has left, and removes it.
 class NewFolder {
@@ -268,6 +279,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
                     .uniform = spec.quantisation.uniform && format->dtype == spec.quantisation.dtype,
                     .plain = packed->left_plain(),
                     .int8 = packed->left_int8()};
+    put_tables(packed->level_tables(), quantisation);
   }
   if (verify_crc) checkpoint.verify(stop);
   Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - read};

@@ -21,8 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Raise this whenever the same numbers are quantised to something else (kernels/quantised.cc, Weights::quantise()).
-constexpr int kQuantiser = 2;
+// Raise this whenever the same numbers are quantised or laid out in another way (kernels/quantised.cc,
+// Weights::quantise(), put_levels()).
+constexpr int kQuantiser = 3;
 constexpr std::string_view kBegin = "weft-packed-", kEnd = ".safetensors";
 constexpr const char *kOf = "of", *kModel = "model", *kWeights = "weights";  // in the metadata
 

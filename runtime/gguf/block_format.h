@@ -11,19 +11,21 @@
 
 namespace weft::runtime {
 
-/// The parts of one block. A number is scale * level + minimum, by one fused multiply-add in fp32.
+/// The parts of one block. A number is scale * level, or what the level stands for, + minimum, by one fused
+/// multiply-add in fp32.
 struct BlockParts {
   std::uint8_t* levels;    ///< [numbers of the block]
   float *scales, *minima;  ///< [groups of the block]
 };
 
 struct BlockFormat {
-  std::uint32_t id;    ///< the number of the type in files
-  const char* name;    ///< "Q8_0"
-  int numbers, bytes;  ///< a block has so many
-  DType type;          ///< i4 or i8 if there are levels; else the float type
-  int group = 1;       ///< numbers that share a scale
-  bool exact = true;   ///< scales and minima are numbers of fp16, if they are in its range
+  std::uint32_t id;                     ///< the number of the type in files
+  const char* name;                     ///< "Q8_0"
+  int numbers, bytes;                   ///< a block has so many
+  DType type;                           ///< i4 or i8 if there are levels; else the float type
+  int group = 1;                        ///< numbers that share a scale
+  LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
+  bool exact = true;                    ///< scales and minima are numbers of fp16, if they are in its range
   void (*read)(const std::byte* block, const BlockParts& to) = nullptr;  ///< null for floats
 
   bool is_float() const { return numbers == 1; }

@@ -1,5 +1,5 @@
-// runtime/gguf/formats_with_tables.cc: blocks of 32 levels of 4 bits that stand for the numbers of a table. As levels
-// of 8 bits the table's numbers are even steps again, and the groups exactly those of the file.
+// runtime/gguf/formats_with_tables.cc: blocks of 32 levels of 4 bits that stand for the numbers of a table
+// (kernels/quantised.h). Levels and groups stay those of the file, exactly.
 #include <algorithm>
 #include <array>
 
@@ -9,28 +9,32 @@
 namespace weft::runtime {
 namespace {
 
-constexpr std::array<std::int8_t, 16> kIq4Nl{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
-/// Reads the levels at `from` through a table whose numbers are from -zero to 255 - zero.
-void look_up(const std::byte* from, const std::array<std::int8_t, 16>& table, int zero, float scale,
-             const BlockParts& to) {
-  split_halves(from, 16, to.levels);
-  for (int i = 0; i < 32; ++i) to.levels[i] = static_cast<std::uint8_t>(table[to.levels[i]] + zero);
-  around(scale, zero, to);
+void iq4_nl(const std::byte* block, const BlockParts& to) {
+  split_halves(block + 2, 16, to.levels);
+  around(fp16_at(block), 128, to);
 }
-
-void iq4_nl(const std::byte* block, const BlockParts& to) { look_up(block + 2, kIq4Nl, 128, fp16_at(block), to); }
 
 /// A block of zeros has the smallest scale, which fp16 does not hold.
 void mxfp4(const std::byte* block, const BlockParts& to) {
   constexpr int kZero = 16;
-  look_up(block + 1, kTwiceE2M1, kZero, half_of_e8m0(byte_at(block, 0)), to);
-  if (std::all_of(to.levels, to.levels + 32, [](std::uint8_t level) { return level == kZero; })) around(0, kZero, to);
+  split_halves(block + 1, 16, to.levels);
+  const bool zeros = std::all_of(to.levels, to.levels + 32, [](std::uint8_t level) { return kTwiceE2M1[level] == 0; });
+  around(zeros ? 0 : half_of_e8m0(byte_at(block, 0)), kZero, to);
 }
 
-constexpr std::array kFormatsWithTables{
-    BlockFormat{.id = 20, .name = "IQ4_NL", .numbers = 32, .bytes = 18, .type = DType::i8, .group = 32, .read = iq4_nl},
-    BlockFormat{.id = 39, .name = "MXFP4", .numbers = 32, .bytes = 17, .type = DType::i8, .group = 32, .read = mxfp4}};
+constexpr BlockFormat with_table(std::uint32_t id, const char* name, int bytes, LevelTable table,
+                                 void (*read)(const std::byte*, const BlockParts&)) {
+  return {.id = id,
+          .name = name,
+          .numbers = 32,
+          .bytes = bytes,
+          .type = DType::i4,
+          .group = 32,
+          .table = table,
+          .read = read};
+}
+constexpr std::array kFormatsWithTables{with_table(20, "IQ4_NL", 18, LevelTable::iq4_nl, iq4_nl),
+                                        with_table(39, "MXFP4", 17, LevelTable::e2m1, mxfp4)};
 
 }  // namespace
 

@@ -75,12 +75,17 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
       policy::object_at(report, "linear_bfloat16_4096")[std::to_string(rows)] = {
           {"flop_per_second", pairs}, {"of_dram_bound", pairs / (dram * rows)}, {"of_f16", pairs / flops}};
     }
-    for (const DType type : {DType::i8, DType::i4}) {
-      const double integer = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds);
-      const double exact = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds,
-                                                   kernels::LinearPath::automatic, Arithmetic::exact);
+    for (const auto& [type, table] :
+         {std::pair{DType::i8, LevelTable::even}, std::pair{DType::i4, LevelTable::even},
+          std::pair{DType::i4, LevelTable::e2m1}, std::pair{DType::i4, LevelTable::iq4_nl}}) {
+      const auto measure = [&](Arithmetic arithmetic) {
+        return kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds, kernels::LinearPath::automatic,
+                                       arithmetic, table);
+      };
+      const double integer = measure(Arithmetic::int8), exact = measure(Arithmetic::exact);
       const double width = double(kernels::kMeasuredWidth), bytes = double(kernels::measured_matrix_bytes(type));
-      const std::string name = std::string("linear_") + name_of(type) + "_4096";
+      const std::string by_table = table == LevelTable::even ? "" : std::string("_") + name_of(table);
+      const std::string name = std::string("linear_") + name_of(type) + by_table + "_4096";
       policy::object_at(report, name)[std::to_string(rows)] = {
           {"flop_per_second", integer},
           {"of_dram_bound", integer / (dram * rows) * bytes / (2 * width * width)},

@@ -222,7 +222,8 @@ constexpr std::string_view kBegin = "{\"traceEvents\":[";
 }  // namespace
 
 std::vector<std::string> unit_names(const std::vector<policy::Unit>& units) {
-  constexpr std::array kinds{"embedding", "positions", "input", "attention", "mlp", "output", "head"};
+  constexpr std::array kinds{"embedding", "positions", "input", "attention", "mlp", "experts", "output", "head"};
+  static_assert(kinds.size() == static_cast<std::size_t>(policy::Unit::Kind::head) + 1);
   std::vector<std::string> names;
   std::array<std::size_t, kinds.size()> pieces{};
   for (const policy::Unit& unit : units) {
@@ -230,7 +231,10 @@ std::vector<std::string> unit_names(const std::vector<policy::Unit>& units) {
     const auto same = [&](const policy::Unit& other) { return other.kind == unit.kind && other.layer < 0; };
     const auto all = std::count_if(units.begin(), units.end(), same);
     std::string name = kinds[kind];
-    if (unit.layer >= 0) name = fmt::format("layer {} {}", unit.layer, kinds[kind]);
+    if (unit.kind == policy::Unit::Kind::experts)
+      name =
+          fmt::format("layer {} experts {} to {}", unit.layer, unit.first_expert, unit.first_expert + unit.experts - 1);
+    else if (unit.layer >= 0) name = fmt::format("layer {} {}", unit.layer, kinds[kind]);
     else if (all > 1) name += fmt::format(", piece {} of {}", ++pieces[kind], all);
     names.push_back(std::move(name));
   }

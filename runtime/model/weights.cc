@@ -21,6 +21,16 @@ double deviation(const policy::TensorSpec& spec) {
   return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
 }
 
+/// The matrices that MXFP4 leaves plain where there are experts (gpt-oss), if no file says which.
+std::vector<std::string> all_but_experts(const std::vector<policy::Unit>& units) {
+  std::vector<std::string> names;
+  for (const policy::Unit& unit : units)
+    for (const policy::TensorSpec& tensor : unit.tensors)
+      if (unit.kind != policy::Unit::Kind::experts && policy::quantises(unit, tensor)) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
 std::size_t take_unpacked(offload::Arena& space, std::int64_t elements) {
@@ -55,6 +65,8 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
 Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
                  const std::optional<policy::WeightFormat>& format)
     : quantised_(model.quantisation), seed_(seed), type_(type) {
+  if (quantised_.packing == policy::Quantisation::Packing::mxfp4 && model.experts.count > 0)
+    quantised_.plain = all_but_experts(units);
   lay_out(units, format);
   std::map<std::tuple<float, float, DType>, std::shared_ptr<const Deviates>> tables;
   std::map<std::pair<float, DType>, std::shared_ptr<const RandomLevels>> levels;
@@ -147,8 +159,8 @@ bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
   const bool levels = tensor.matrix && tensor.matrix->has_levels();
   if (own) {
     const auto& plain = quantised_.plain;
-    tensor.plain =
-        std::binary_search(plain.begin(), plain.end(), tensor.spec.name) || (quantised_.foreign() && !levels);
+    tensor.plain = std::binary_search(plain.begin(), plain.end(), tensor.spec.name) ||
+                   (quantised_.foreign() && checkpoint_ && !levels);
     if (tensor.plain) return false;
     const auto& eight = quantised_.int8;
     tensor.own_int8 =
@@ -159,6 +171,8 @@ bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
                  : own && quantised_.uniform ? format->dtype
                                              : quantised_type(*format, tensor.spec.role);
   tensor.group = format->group;
+  if (keeps_levels(tensor) && !widens_levels(tensor)) tensor.table = tensor.matrix->form().table;
+  if (own && tensor.dtype == DType::i4 && !tensor.matrix) tensor.table = quantised_.table_of(tensor.spec.name);
   return true;
 }
 
@@ -219,7 +233,7 @@ UnitViews Weights::views(std::size_t unit, const std::byte* base, int expert) co
     if (tensor.spec.expert != expert) continue;
     ConstView& view = views[static_cast<std::size_t>(tensor.spec.role)];
     view = ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
-    view.group = tensor.group;
+    view.group = tensor.group, view.table = tensor.table;
   }
   return views;
 }
@@ -275,6 +289,14 @@ std::vector<std::string> Weights::left_plain() const { return names_with(&Placed
 
 std::vector<std::string> Weights::left_int8() const { return names_with(&Placed::own_int8); }
 
+std::map<std::string, LevelTable> Weights::level_tables() const {
+  std::map<std::string, LevelTable> tables;
+  for (const Layout& layout : layouts_)
+    for (const Placed& tensor : layout.tensors)
+      if (tensor.dtype == DType::i4) tables.emplace(tensor.spec.name, tensor.table);
+  return tables;
+}
+
 std::vector<std::string> Weights::changed_levels() const {
   std::map<std::string, std::set<std::string>> forms;  // by what becomes of them
   for (const Layout& layout : layouts_)
@@ -310,7 +332,14 @@ DType Weights::given_type(const Placed& tensor) const {
 
 /// Whether the tensor's levels are those of the checkpoint.
 bool Weights::keeps_levels(const Placed& tensor) const {
-  return tensor.matrix && tensor.matrix->form().type == tensor.dtype && tensor.matrix->form().group == tensor.group;
+  return tensor.matrix && tensor.matrix->form().group == tensor.group &&
+         (tensor.matrix->form().type == tensor.dtype || widens_levels(tensor));
+}
+
+/// Whether they become the levels of 8 bits that they stand for.
+bool Weights::widens_levels(const Placed& tensor) {
+  const StoredForm& form = tensor.matrix->form();
+  return form.type == DType::i4 && form.table != LevelTable::even && tensor.dtype == DType::i8;
 }
 
 /// Where a row of the unit's tensor begins in the checkpoint's.

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,6 +103,8 @@ class Weights {
   /// The names, sorted, of the layers' matrices that are int8 although the format is int4, because they are so in the
   /// checkpoint.
   std::vector<std::string> left_int8() const;
+  /// The layers' matrices in int4, and what their levels stand for.
+  std::map<std::string, LevelTable> level_tables() const;
   /// Lines for people on the matrices that the checkpoint holds as levels and that do not stay exactly as they are.
   std::vector<std::string> changed_levels() const;
   /// Whether there is a checkpoint but some unit must be made, which takes a copy.
@@ -115,12 +118,13 @@ class Weights {
     const TensorInfo* source = nullptr;
     std::uint64_t file_offset = 0;                    // place in the file of the first row that the unit holds
     int group = 0;                                    // size of a group, if it is quantised
+    LevelTable table = LevelTable::even;              // what its levels stand for
     std::unique_ptr<const StoredMatrix> matrix = {};  // instead of a source
     bool plain = false;                               // the checkpoint leaves it unquantised
     bool own_int8 = false;                            // the checkpoint has it in int8, and others in int4
     std::shared_ptr<const Deviates> deviates = {};
     std::shared_ptr<const RandomLevels> levels = {};  // of a random matrix, if it is quantised
-    QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
+    QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols, table}; }
     std::uint64_t bytes() const {
       return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
     }
@@ -141,6 +145,7 @@ class Weights {
   DType given_type(const Placed& tensor) const;
   static ElementPlace place_of(const Placed& tensor, std::int64_t row);
   bool keeps_levels(const Placed& tensor) const;
+  static bool widens_levels(const Placed& tensor);
   void make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const;
   void draw_levels(const Piece& piece, std::byte* to) const;
   void give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const;

@@ -187,6 +187,7 @@ void Weights::put_levels(const Placed& tensor, std::int64_t first, std::int64_t 
   const QuantisedLayout layout = tensor.quantised();
   const std::int64_t groups = layout.groups();
   std::vector<GroupScale> scales;
+  std::vector<std::uint8_t> wide;
   for (std::int64_t end = row + rows; row < end; row += kTileRows) {
     const std::int64_t some = std::min(kTileRows, end - row);
     scales.clear();
@@ -200,7 +201,14 @@ void Weights::put_levels(const Placed& tensor, std::int64_t first, std::int64_t 
                         " for float16; give --weight-dtype bfloat16");
       scales.push_back(*scale);
     }
-    kernels::pack_tile(layout, {.levels = levels.levels.data() + row * layout.cols, .scales = scales.data()}, some,
+    const std::uint8_t* own = levels.levels.data() + row * layout.cols;
+    if (widens_levels(tensor)) {
+      const auto& table = level_table(tensor.matrix->form().table);
+      wide.resize(static_cast<std::size_t>(some * layout.cols));
+      std::transform(own, own + wide.size(), wide.begin(), [&](std::uint8_t level) { return table[level]; });
+      own = wide.data();
+    }
+    kernels::pack_tile(layout, {.levels = own, .scales = scales.data()}, some,
                        to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
   }
 }

@@ -161,9 +161,15 @@ ordered_json prediction_report(const Candidate& candidate) {
                        {"decode", prediction.seconds - prediction.prefill_seconds}};
   for (const offload::Tier tier : offload::kTiers)
     policy::object_at(report, "peak_bytes")[name_of(tier)] = prediction.bytes[static_cast<std::size_t>(tier)];
-  for (const offload::Lane lane : offload::kLanes)
+  for (const offload::Lane lane : offload::kLanes) {
     policy::object_at(report, "utilisation")[name_of(lane)] = {{"prefill", share(prediction.prefill, lane)},
                                                                {"decode", share(prediction.decode, lane)}};
+    const auto moved = [&](const policy::Phase& phase) {
+      return std::llround(phase.bytes[static_cast<std::size_t>(lane)]);
+    };
+    policy::object_at(report, "bytes")[name_of(lane)] = {{"prefill", moved(prediction.prefill)},
+                                                         {"decode", moved(prediction.decode)}};
+  }
   report["bottleneck"] = name_of(prediction.longer().longest());
   return report;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "kernels/quantised.h"
 #include "runtime/checkpoint/float_types.h"
 #include "runtime/gguf/block_format.h"
 #include "runtime/stored/stored_matrix.h"
@@ -16,7 +17,11 @@ class BlockMatrix : public StoredMatrix {
  public:
   BlockMatrix(const Checkpoint& checkpoint, const TensorInfo& tensor, const BlockFormat& format)
       : StoredMatrix(tensor.name, rows_of(tensor), tensor.shape.back(),
-                     {.type = format.type, .group = format.group, .exact = format.exact, .name = format.name}),
+                     {.type = format.type,
+                      .group = format.group,
+                      .table = format.table,
+                      .exact = format.exact,
+                      .name = format.name}),
         checkpoint_(checkpoint), tensor_(tensor), format_(format),
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
 
@@ -43,8 +48,11 @@ class BlockMatrix : public StoredMatrix {
       StoredLevels from;
       read_levels(first_row, rows, from);
       const auto group = static_cast<std::size_t>(format_.group);
-      for (std::size_t i = 0; i < to.size(); ++i)
-        to[i] = std::fma(from.scales[i / group], static_cast<float>(from.levels[i]), from.minima[i / group]);
+      const auto& table = level_table(format_.table);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const std::uint8_t level = format_.type == DType::i4 ? table[from.levels[i]] : from.levels[i];
+        to[i] = std::fma(from.scales[i / group], static_cast<float>(level), from.minima[i / group]);
+      }
     }
     if (tensor_.plus_one)
       for (float& number : to) number -= 1;

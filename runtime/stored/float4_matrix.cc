@@ -7,7 +7,8 @@
 //   compressed-tensors  NAME_packed [rows, cols/2]  NAME_scale [rows, cols/32]
 //
 // The first, which gpt-oss has, may hold the matrices of several experts in one tensor: the sizes before g are those of
-// all rows together. Twice the numbers of E2M1 are whole, so these are levels of 8 bits in Weft's groups, exactly.
+// all rows together. Twice the numbers of E2M1 are whole, so their 4 bits are levels of a table (LevelTable::e2m1) in
+// Weft's groups, exactly.
 //
 // NVFP4: groups of 16 share a scale of E4M3, and the matrix has a scale in fp32.
 //
@@ -46,7 +47,7 @@ void require_groups(const std::string& tensor, std::int64_t cols, std::int64_t g
 // ------------------------------------------------------------------------------------------------------------ MXFP4
 
 constexpr std::int64_t kMxGroup = 32;
-constexpr int kZero = 16;  // the level of 0
+constexpr int kZero = 16;  // what the levels of 0 stand for
 
 struct Mxfp4Parts {
   std::string numbers, scales;  // their names
@@ -61,7 +62,8 @@ Mxfp4Parts mxfp4_parts(const Checkpoint& checkpoint, const std::string& name) {
 class Mxfp4Matrix : public StoredMatrix {
  public:
   Mxfp4Matrix(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols)
-      : StoredMatrix(name, rows, cols, {.type = DType::i8, .group = kMxGroup, .exact = true, .name = "MXFP4"}),
+      : StoredMatrix(name, rows, cols,
+                     {.type = DType::i4, .group = kMxGroup, .table = LevelTable::e2m1, .exact = true, .name = "MXFP4"}),
         checkpoint_(checkpoint), numbers_(*checkpoint.find(mxfp4_parts(checkpoint, name).numbers)),
         scales_(*checkpoint.find(mxfp4_parts(checkpoint, name).scales)) {}
 
@@ -72,13 +74,13 @@ class Mxfp4Matrix : public StoredMatrix {
     to.minima.resize(to.scales.size());
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       const auto pair = static_cast<std::uint8_t>(bytes[i]);
-      to.levels[2 * i] = static_cast<std::uint8_t>(kTwiceE2M1[pair & 15] + kZero);
-      to.levels[2 * i + 1] = static_cast<std::uint8_t>(kTwiceE2M1[pair >> 4] + kZero);
+      to.levels[2 * i] = pair & 15, to.levels[2 * i + 1] = pair >> 4;
     }
     for (std::size_t group = 0; group < to.scales.size(); ++group) {
       const auto first = to.levels.begin() + static_cast<std::ptrdiff_t>(group * kMxGroup);
       // Writers give zeros the smallest scale, which fp16 does not hold.
-      if (std::all_of(first, first + kMxGroup, [](std::uint8_t level) { return level == kZero; })) to.scales[group] = 0;
+      if (std::all_of(first, first + kMxGroup, [](std::uint8_t level) { return kTwiceE2M1[level] == 0; }))
+        to.scales[group] = 0;
       to.minima[group] = -kZero * to.scales[group];
     }
   }

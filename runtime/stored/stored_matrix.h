@@ -15,14 +15,16 @@ namespace weft::runtime {
 
 /// The form of a matrix's numbers in its file.
 struct StoredForm {
-  DType type = DType::f32;  ///< i4 or i8 if there are levels; else the float type
-  int group = 1;            ///< numbers of a row that share a scale
+  DType type = DType::f32;              ///< i4 or i8 if there are levels; else the float type
+  int group = 1;                        ///< numbers of a row that share a scale
+  LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
   /// Scales and minima are numbers of fp16, unless they are out of its range. If not, they are rounded.
   bool exact = false;
   std::string name = {};  ///< a name for people: "GPTQ", "Q4_K"
 };
 
-/// Some rows as levels: a number is scale * level + minimum.
+/// Some rows as levels: a number is scale * level + minimum, or with a table scale * what the level stands for +
+/// minimum.
 struct StoredLevels {
   std::vector<std::uint8_t> levels;   ///< [rows, cols]
   std::vector<float> scales, minima;  ///< [rows, groups of a row]

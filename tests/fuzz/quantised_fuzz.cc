@@ -19,7 +19,7 @@ constexpr std::array<std::pair<Packing, DType>, 8> kPackings{{{Packing::compress
                                                               {Packing::gptq, DType::i4},
                                                               {Packing::gptq_v2, DType::i4},
                                                               {Packing::awq, DType::i4},
-                                                              {Packing::mxfp4, DType::i8},
+                                                              {Packing::mxfp4, DType::i4},
                                                               {Packing::nvfp4, DType::f32},
                                                               {Packing::bitsandbytes, DType::f32},
                                                               {Packing::bitsandbytes, DType::i8}}};

@@ -291,7 +291,7 @@ TEST_CASE("simulate: lanes that get in each other's way share their time", "[pre
   schedule.ops.push_back({.kind = Op::Kind::store, .lane = Lane::disk_write});
   Together together;
   for (auto& row : together) row.fill(1);
-  const auto seconds = [](const Op& op) { return op.lane == Lane::disk_read ? 3.0 : 1.0; };
+  const auto seconds = [](const Op& op, bool) { return op.lane == Lane::disk_read ? 3.0 : 1.0; };
   CHECK(simulate(schedule, seconds, together).seconds() == Approx(3));
   together[0][1] = 0.5;
   together[1][0] = 0.25;

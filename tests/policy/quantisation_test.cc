@@ -67,6 +67,17 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   CHECK((again.packing == Packing::weft && again.dtype == DType::i4 && again.group == 64 && again.plain == weft.plain &&
          again.int8 == weft.int8 && again.uniform));
   CHECK_FALSE(again.foreign());
+  CHECK(policy::to_config(weft).at("version") == 1);
+  Quantisation tables = weft;
+  tables.table = LevelTable::e2m1;
+  tables.other_tables = {{"d", LevelTable::even}, {"e", LevelTable::iq4_nl}};
+  const auto written = policy::to_config(tables);
+  CHECK(written.at("version") == 2);
+  CHECK((read(written).table == tables.table && read(written).other_tables == tables.other_tables));
+  CHECK((tables.table_of("a") == LevelTable::e2m1 && tables.table_of("e") == LevelTable::iq4_nl));
+  json strange = json(written);
+  strange["level_table"] = "nf4";
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'level_table' must be even, e2m1 or iq4_nl"));
 }
 
 TEST_CASE("weights of 8 bits with scales count as floats", "[policy]") {
@@ -101,7 +112,7 @@ TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]")
   const json mx = floats("mxfp4-pack-quantized", 32, "group"), nv = floats("nvfp4-pack-quantized", 16, "tensor_group");
   for (const json& config : {mxfp4, mx}) {
     const Quantisation found = read(config);
-    CHECK((found.packing == Packing::mxfp4 && found.dtype == DType::i8 && found.group == 32 && found.uniform));
+    CHECK((found.packing == Packing::mxfp4 && found.dtype == DType::i4 && found.group == 32 && found.uniform));
     CHECK(found.keeps_levels());
   }
   const json modelopt = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}};

@@ -252,7 +252,7 @@ TEST_CASE("a serialized schedule is the same ops, one after another", "[policy]"
   const Schedule plain = zigzag(shape, 0, 3), serial = serialize(plain);
   CHECK(check(shape, serial) == "");
   REQUIRE(plain.ops.size() == serial.ops.size());
-  const auto second = [](const Op&) { return 1.0; };
+  const auto second = [](const Op&, bool) { return 1.0; };
   const Trace trace = simulate(serial, second);
   for (std::size_t i = 0; i < serial.ops.size(); ++i) CHECK(trace.spans[i].begin == double(i));
   CHECK(simulate(plain, second).seconds() <= trace.seconds());
@@ -277,7 +277,7 @@ TEST_CASE("the simulator keeps lanes busy one op at a time and waits for depende
   std::vector<double> cost(schedule.ops.size());
   for (double& c : cost) c = length(random);
   std::size_t next = 0;
-  const Trace trace = simulate(schedule, [&](const Op&) { return cost[next++]; });
+  const Trace trace = simulate(schedule, [&](const Op&, bool) { return cost[next++]; });
   std::array<double, offload::kLanes.size()> end{};
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const auto lane = static_cast<std::size_t>(schedule.ops[i].lane);

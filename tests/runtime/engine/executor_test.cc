@@ -60,7 +60,7 @@ bool same_ops(const Schedule& a, const Schedule& b) {
 /// The ops that the simulator charges, in its order.
 Schedule simulated(const Schedule& schedule) {
   Schedule visited;
-  policy::simulate(schedule, [&](const Op& op) {
+  policy::simulate(schedule, [&](const Op& op, bool) {
     visited.ops.push_back(op);
     return 1.0;
   });

@@ -2,13 +2,17 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "offload/memory.h"
+#include "policy/planner/predict.h"
 #include "runtime/engine/executor.h"
 #include "runtime/model/model_source.h"
+#include "runtime/planning/plan.h"
+#include "tests/policy/machines.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -93,4 +97,36 @@ TEST_CASE("each expert is loaded at most once a sweep, and only if a row chose i
   Engine again(*source, policy_with(sequences, 1, overlap), prompts_of(sequences), machine);
   const std::vector<Answer> got = again.run();
   for (std::size_t i = 0; i < sequences; ++i) CHECK(difference(expected[i], got[i]).empty());
+}
+
+TEST_CASE("predicted bytes of experts are those that a sweep loads", "[runtime][executor][experts]") {
+  const std::size_t sequences = GENERATE(std::size_t{1}, std::size_t{4}, std::size_t{64});
+  CAPTURE(sequences);
+  if (on_gpu()) return;  // its routers are known later
+  constexpr std::int64_t kTokens = 24;
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "moe-olmoe-f32", "float32", "");
+  // Tokens at random: those that a tiny model chooses are soon the same in all sequences, and so are their experts.
+  std::mt19937 random(5);
+  const auto token = [&] { return static_cast<std::int32_t>(random() % 131); };
+  std::vector<Prompt> prompts(sequences);
+  for (Prompt& prompt : prompts) {
+    prompt = {{token(), token()}, kTokens, {}};
+    for (std::int64_t i = 0; i < kTokens; ++i) prompt.forced.push_back(token());
+  }
+  Engine engine(*source, policy_with(sequences, 1, false), prompts,
+                {.backend = backend_name(), .disk_directory = spill.path().string()});
+  engine.run();
+  const runtime::Totals& totals = engine.session().executor().totals();
+  constexpr auto lane = static_cast<std::size_t>(offload::Lane::disk_read);
+  const auto measured = double(totals.lane_bytes[lane] - totals.prefill_lane_bytes[lane]) / (kTokens - 1);
+
+  constexpr std::uint64_t kRoom = std::uint64_t{64} << 30;
+  const policy::Machine machine = machine_of({}, {kRoom, kRoom, kRoom}, true);
+  const policy::SizingInputs sizing = runtime::sizing_inputs(*source, machine);
+  const policy::Workload work = policy::alike(static_cast<std::int64_t>(sequences), 2, kTokens, {});
+  const policy::Problem problem{source->spec, source->units, work, sizing, machine};
+  const policy::Prediction prediction =
+      policy::predict(problem, engine.session().policy(), engine.session().footprint());
+  CHECK(measured == Approx(prediction.decode.bytes[lane] / (kTokens - 1)).epsilon(0.1));
 }

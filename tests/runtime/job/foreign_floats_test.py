@@ -57,15 +57,19 @@ class SmallFloats(Case):
                 self.assertEqual(self.sure_answers(name, plain)[1], theirs)
 
     def test_levels_that_are_kept(self):
-        for name, group in ((MXFP4, 32), (CT_MXFP4, 32), (INT8, 128)):
+        for name, dtype, group in ((MXFP4, "int4", 32), (CT_MXFP4, "int4", 32), (INT8, "int8", 128)):
             with self.subTest(name=name):
                 wanted = self.answers(self.golden / name)
-                self.assertEqual(self.answers(self.golden / name, "--weight-dtype", "int8", "--weight-group", group), wanted)
+                self.assertEqual(self.answers(self.golden / name, "--weight-dtype", dtype, "--weight-group", group), wanted)
                 packed = self.folder / f"packed-{name}"
                 self.assertEqual(self.weft.run("convert", "--model", self.golden / name, "--output", packed).returncode, 0)
                 config = json.loads((packed / "config.json").read_text())["quantization_config"]
-                self.assertEqual((config["quant_method"], config["dtype"], config["group_size"]), ("weft", "int8", group))
+                self.assertEqual((config["quant_method"], config["dtype"], config["group_size"]), ("weft", dtype, group))
+                self.assertEqual(config.get("level_table"), "e2m1" if dtype == "int4" else None)
                 self.assertEqual(self.answers(packed, "--percent", 0, 0, 100, 0, 100, 0), wanted)
+        # As the levels of 8 bits that they stand for.
+        self.assertEqual(self.answers(self.golden / MXFP4, "--weight-dtype", "int8", "--weight-group", 32),
+                         self.answers(self.golden / MXFP4))
 
     def test_numbers_that_are_not(self):
         for name in (NVFP4, MODELOPT, NF4, FP4):
@@ -79,7 +83,7 @@ class SmallFloats(Case):
                     self.assertEqual(len(self.answers(self.golden / name, "--weight-dtype", small)), len(REQUESTS))
 
     def test_inspect_says_how(self):
-        for name, words in ((MXFP4, ["MXFP4, levels in groups of 32: 14 matrices", "4.25 bits a number"]),
+        for name, words in ((MXFP4, ["MXFP4, 4 bits in groups of 32: 14 matrices", "4.25 bits a number"]),
                             (NVFP4, ["NVFP4, computed with as floats: 7 matrices", "bits a number"]),
                             (MODELOPT, ["NVFP4", "7 matrices"]), (FP4, ["bitsandbytes", "6 matrices"]),
                             (INT8, ["bitsandbytes, levels in whole rows"])):

@@ -15,6 +15,7 @@
 
 #include "kernels/error.h"
 #include "kernels/machine/mapped_memory.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
 #include "tests/support/safetensors.h"
@@ -422,4 +423,14 @@ TEST_CASE("the head is found under the name of its files and under that of a sta
   CHECK(found(entry("w", 0, 4, "F32") + "," + memory) == "lm_head.weight");
   CHECK(found(file + "," + memory) == "embed_out.weight");
   CHECK(found(entry("w", 0, 8, "F32")) == "embed_out.weight");
+}
+
+TEST_CASE("random weights of a config that is quantised take what those of its checkpoint take", "[runtime]") {
+  const char* const name = GENERATE("moe-gpt-oss-mxfp4-bf16", "llama-mxfp4-bf16", "llama-gptq-f16", "llama-awq-f16");
+  CAPTURE(name);
+  const auto folder = data_path("quantised") / name;
+  const auto stored = runtime::open_model(folder, "auto", ""),
+             random = runtime::open_model(folder / "config.json", "auto", "random:1");
+  for (std::size_t u = 0; u < stored->units.size(); ++u)
+    if (!stored->weights->in_files(u)) CHECK(stored->weights->unit_bytes()[u] == random->weights->unit_bytes()[u]);
 }

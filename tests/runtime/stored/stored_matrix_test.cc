@@ -167,8 +167,8 @@ std::vector<float> times(float scale, const std::vector<float>& numbers) {
 
 }  // namespace
 
-TEST_CASE("MXFP4 is levels of 8 bits, in one tensor for several matrices too", "[runtime]") {
-  const policy::Quantisation how{.packing = policy::Quantisation::Packing::mxfp4, .dtype = DType::i8, .group = 32};
+TEST_CASE("MXFP4 is levels of a table, in one tensor for several matrices too", "[runtime]") {
+  const policy::Quantisation how{.packing = policy::Quantisation::Packing::mxfp4, .dtype = DType::i4, .group = 32};
   const std::string numbers = kPairs + kPairs + std::string(16, '\x08') + kPairs + kPairs + kPairs + kPairs;
   std::string scales("\x7F\x00\x80\x70", 4);  // 1, of zeros, 2, 2^-15
   const auto wanted = [](const std::vector<float>& found) {
@@ -195,8 +195,10 @@ TEST_CASE("MXFP4 is levels of 8 bits, in one tensor for several matrices too", "
     StoredLevels levels;
     stored.matrix->read_levels(0, 2, levels);
     CHECK(levels.scales == std::vector<float>{0.5f, 0, 1, 0x1p-16f});  // fp16 holds them
+    CHECK((stored.matrix->form().type == DType::i4 && stored.matrix->form().table == LevelTable::e2m1));
+    const auto& table = level_table(LevelTable::e2m1);
     for (std::size_t i = 0; i < all.size(); ++i)
-      CHECK(std::fma(levels.scales[i / 32], float(levels.levels[i]), levels.minima[i / 32]) == all[i]);
+      CHECK(std::fma(levels.scales[i / 32], float(table[levels.levels[i]]), levels.minima[i / 32]) == all[i]);
   }
   wanted(Stored(blocks("[2,1,2,16]", "[2,1,2]"), how, 2, 64).numbers(0, 2));  // two experts of a row each
   CHECK_THROWS_WITH(Stored(blocks("[2,1,2,16]", "[2,2]"), how, 2, 64),
