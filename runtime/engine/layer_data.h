@@ -1,4 +1,4 @@
-// runtime/engine/layer_data.h: what layers work on, and how they compute and store.
+// runtime/engine/layer_data.h: data of layers: the rows that they exchange, experts, and how layers compute and store.
 #pragma once
 
 #include <cstdint>

@@ -25,12 +25,6 @@ std::vector<float> sinks_for(int heads) {
 /// Caps that bend the logits of these tests (their deviation is 1 to 2), and sinks: each alone, and both.
 std::vector<LogitShape> shapes_for(int heads) { return {{1.5f}, {0, sinks_for(heads)}, {4, sinks_for(heads)}}; }
 
-std::vector<int> positions(const std::map<int, double>& kept) {
-  std::vector<int> all;
-  for (const auto& entry : kept) all.push_back(entry.first);
-  return all;
-}
-
 std::vector<double> wide(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
 }  // namespace

@@ -31,13 +31,6 @@ std::vector<std::byte> bytes_from(const std::string& hex) {
   return bytes;
 }
 
-double number(const json& value) {
-  const std::string text = value.get<std::string>();
-  const std::size_t slash = text.find('/');
-  return slash == std::string::npos ? std::stod(text)
-                                    : std::stod(text.substr(0, slash)) / std::stod(text.substr(slash + 1));
-}
-
 void check_tokens(const std::map<int, float>& got, const json& expected) {
   std::map<int, float> wanted;
   for (const auto& [position, score] : expected.items())

@@ -18,8 +18,6 @@ using kernels::Route;
 
 namespace {
 
-const float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-
 struct Routed {
   std::vector<std::int32_t> expert;
   std::vector<float> weight;

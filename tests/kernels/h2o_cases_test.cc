@@ -16,17 +16,6 @@ using Rows = std::vector<std::vector<double>>;
 
 namespace {
 
-constexpr double kClear = 1e-5;      // a choice between scores nearer than this is not one that fp32 can be held to
-constexpr double kTolerance = 1e-5;  // of a score, relative to the largest
-
-double number(const json& value) {
-  if (value.is_number()) return value.get<double>();
-  const std::string text = value.get<std::string>();  // "a/b", or a decimal
-  const std::size_t slash = text.find('/');
-  return slash == std::string::npos ? std::stod(text)
-                                    : std::stod(text.substr(0, slash)) / std::stod(text.substr(slash + 1));
-}
-
 std::vector<double> numbers(const json& value) {
   std::vector<double> all;
   for (const auto& item : value) all.push_back(number(item));
@@ -47,7 +36,7 @@ Set set_of(const std::map<int, double>& kept) {
   return set;
 }
 
-void check_scores(const std::map<int, double>& got, const json& expected, double tolerance = kTolerance) {
+void check_scores(const std::map<int, double>& got, const json& expected, double tolerance = kScoreTolerance) {
   REQUIRE(got.size() == expected.size());
   for (const auto& [position, score] : got) {
     const double e = number(expected.at(std::to_string(position)));
@@ -113,14 +102,14 @@ std::vector<double> gaps_of(const json& expect) {
 /// Checks up to the first choice that is too close; returns whether there was one.
 bool check_case(const H2oTrace& got, const json& expect, const std::vector<double>& gap) {
   const std::vector<double> scores = numbers(expect.at("prefill_scores"));
-  CHECK_THAT(std::vector<float>(got.prefill_scores.begin(), got.prefill_scores.end()), near(scores, kTolerance));
-  if (gap[0] < kClear) return true;
+  CHECK_THAT(std::vector<float>(got.prefill_scores.begin(), got.prefill_scores.end()), near(scores, kScoreTolerance));
+  if (gap[0] < kClearScore) return true;
   REQUIRE(set_of(got.kept[0]) == set_of(expect.at("kept")));
   const json& decode = expect.at("decode");
   REQUIRE(got.evicted.size() == decode.size());
   for (std::size_t i = 0; i < decode.size(); ++i) {
     CAPTURE(i, gap[i + 1]);
-    if (gap[i + 1] < kClear) return true;
+    if (gap[i + 1] < kClearScore) return true;
     REQUIRE(got.evicted[i] == (decode[i].at("evicted").is_null() ? -1 : decode[i].at("evicted").get<int>()));
     REQUIRE(set_of(got.kept[i + 1]) == set_of(decode[i].at("kept")));
     check_scores(got.kept[i + 1], decode[i].at("scores"));
@@ -189,7 +178,7 @@ TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
       const json& expect = j.at("expect");
       const std::vector<double> gap = gaps_of(expect);
       const H2oTrace got = rule_on(*place, c, rule_of(j));
-      if (gap[0] >= kClear) check_scores(got.kept[0], expect.at("scores"));
+      if (gap[0] >= kClearScore) check_scores(got.kept[0], expect.at("scores"));
       close += check_case(got, expect, gap);
     }
     CHECK(close == 20);
@@ -203,7 +192,7 @@ TEST_CASE("h2o_cases: a file named by WEFT_H2O_CASES", "[kernels][h2o]") {
   for (const Place* place : every_place()) {
     const Count count = check_file(*place, file, false);
     std::cout << place->name << ": " << count.cases << " cases of " << path << ", " << count.close
-              << " of them up to a choice closer than " << kClear << '\n';
+              << " of them up to a choice closer than " << kClearScore << '\n';
     CHECK(count.cases == static_cast<int>(file.size()));
   }
 }

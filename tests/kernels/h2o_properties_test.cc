@@ -16,8 +16,6 @@ using kernels::Scoring;
 
 namespace {
 
-constexpr Keep kAll{0, INT32_MAX, 0, 0};
-
 /// `count` tokens of one sequence; token i is the same whatever the count.
 struct Stream {
   HeadShape shape;
@@ -47,12 +45,6 @@ std::vector<std::vector<float>> outputs(const Place& place, const Stream& stream
   for (int t = prompt; t < prompt + steps; ++t)
     out.push_back(run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out);
   return out;
-}
-
-std::vector<int> positions(const std::map<int, float>& kept) {
-  std::vector<int> all;
-  for (const auto& entry : kept) all.push_back(entry.first);
-  return all;
 }
 
 std::vector<int> range(int first, int end) {
@@ -124,7 +116,7 @@ TEST_CASE("h2o_cases: (b) prompt scores sum to the number of queries", "[kernels
   const HeadShape shape{6, 2, 16};
   const int length = 300;
   SlotsUnderTest run(place, 1, shape, length + 1);
-  const auto score = run.prefill(Stream(shape, length, 3).rows(0, length), {length}, {kAll}, 0.25f, window).score;
+  const auto score = run.prefill(Stream(shape, length, 3).rows(0, length), {length}, {kKeepAll}, 0.25f, window).score;
   for (int g = 0; g < 2; ++g) {
     const double sum = std::accumulate(score.begin() + g * length, score.begin() + (g + 1) * length, 0.0);
     CHECK(std::abs(sum - 3.0 * (window ? window : length)) < 1e-4 * length);
@@ -137,11 +129,11 @@ TEST_CASE("h2o_cases: (c) a budget that holds everything is bit-identical to ful
   const HeadShape shape{4, 2, 24};
   const int prompt = 40, steps = 30;
   const Stream stream(shape, prompt + steps, 7);
-  const auto full = outputs(place, stream, prompt, steps, kAll, prompt + steps + 1, Scoring::none, dtype);
+  const auto full = outputs(place, stream, prompt, steps, kKeepAll, prompt + steps + 1, Scoring::none, dtype);
   for (const Keep keep : {Keep{35, 35}, Keep{70, 0}, Keep{0, 70}, Keep{40, 60, 4}, Keep{50, 50, 0, 1}})
     for (const int more : {0, 1, 50})
       CHECK(outputs(place, stream, prompt, steps, keep, prompt + steps + 1 + more, Scoring::attention, dtype) == full);
-  CHECK(outputs(place, stream, prompt, steps, kAll, prompt + steps + 1, Scoring::random, dtype) == full);
+  CHECK(outputs(place, stream, prompt, steps, kKeepAll, prompt + steps + 1, Scoring::random, dtype) == full);
 }
 
 TEST_CASE("h2o_cases: (d) without heavy hitters it is a sliding window", "[kernels][h2o]") {
@@ -264,10 +256,10 @@ TEST_CASE("h2o_cases: (g) tokens fed one by one without eviction score as in one
   const int length = 90, first = GENERATE(1, 37);
   const Stream stream(shape, length, 13);
   SlotsUnderTest whole(place, 1, shape, length + 1), parts(place, 1, shape, length + 1);
-  const auto once = whole.prefill(stream.rows(0, length), {length}, {kAll}, stream.scale());
-  parts.prefill(stream.rows(0, first), {first}, {kAll}, stream.scale());
+  const auto once = whole.prefill(stream.rows(0, length), {length}, {kKeepAll}, stream.scale());
+  parts.prefill(stream.rows(0, first), {first}, {kKeepAll}, stream.scale());
   for (int t = first; t < length; ++t) {
-    const auto out = parts.step(stream.rows(t, 1), {0}, {t}, {kAll}, stream.scale()).out;
+    const auto out = parts.step(stream.rows(t, 1), {0}, {t}, {kKeepAll}, stream.scale()).out;
     CHECK_THAT(out, near(std::vector<float>(once.out.begin() + t * 80, once.out.begin() + (t + 1) * 80),
                          tolerance(DType::f32)));
   }

@@ -21,7 +21,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr Keep kAll{0, INT32_MAX, 0, 0};
 constexpr double kTolerance = 2e-4;  ///< on the CPU queries and weights have 16 bits (cpu/levels.h)
 
 std::vector<std::uint8_t> hex_bytes(const std::string& hex) {
@@ -74,11 +73,11 @@ TEST_CASE("keys and values are quantised as the model does it, by prompts and by
     // Its neighbours must not matter: a key between others, and a value.
     const auto other = normal(dim, 3);
     const std::vector<float> q(static_cast<std::size_t>(2 * dim), 0.5f);
-    run.prefill({q, joined(other, numbers), joined(numbers, other)}, {2}, {kAll});
+    run.prefill({q, joined(other, numbers), joined(numbers, other)}, {2}, {kKeepAll});
     CHECK(row_of(run.slots().k, 1, key.size()) == key);
     CHECK(row_of(run.slots().v, 0, value.size()) == value);
     run.make_home();
-    run.step({std::vector<float>(static_cast<std::size_t>(dim), 0.5f), numbers, numbers}, {0}, {2}, {kAll});
+    run.step({std::vector<float>(static_cast<std::size_t>(dim), 0.5f), numbers, numbers}, {0}, {2}, {kKeepAll});
     CHECK(row_of(run.slots().k, 2, key.size()) == key);
     CHECK(row_of(run.slots().v, 2, value.size()) == value);
     CHECK(run.home_is_the_same());
@@ -96,7 +95,7 @@ TEST_CASE("equal rows give equal levels everywhere", "[kernels][kv]") {
     for (const Place* place : every_place()) {
       CAPTURE(place->name, type.name(), dim);
       SlotsUnderTest run(*place, 1, shape, rows + 1, type, Scoring::none);
-      run.prefill({normal(std::int64_t{rows} * dim, 9), k, v}, {rows}, {kAll});
+      run.prefill({normal(std::int64_t{rows} * dim, 9), k, v}, {rows}, {kKeepAll});
       const auto got_k = run.slots().k.fetch(), got_v = run.slots().v.fetch();
       if (first_k.empty()) first_k = got_k, first_v = got_v;
       CHECK(got_k == first_k);
@@ -123,10 +122,10 @@ TEST_CASE("what integer products lose is small beside what levels lose", "[kerne
           run.prefill({{q.begin(), q.begin() + q_cut},
                        {keys.begin(), keys.begin() + cut},
                        {values.begin(), values.begin() + cut}},
-                      {tokens - 1}, {kAll}, scale);
+                      {tokens - 1}, {kKeepAll}, scale);
           const auto got = run.step(
               {{q.begin() + q_cut, q.end()}, {keys.begin() + cut, keys.end()}, {values.begin() + cut, values.end()}},
-              {0}, {tokens - 1}, {kAll}, scale);
+              {0}, {tokens - 1}, {kKeepAll}, scale);
           return std::pair(got.out, std::pair(run.slots().k.fetch(), run.slots().v.fetch()));
         };
         // [tokens, kv_heads * head_dim] of slots [kv_heads, tokens].
@@ -182,10 +181,10 @@ TEST_CASE("attention over quantised slots is that of what they mean", "[kernels]
       run.prefill({normal(std::int64_t{slots - 1} * group * dim, 5),
                    {keys.begin(), keys.begin() + cut},
                    {values.begin(), values.begin() + cut}},
-                  {slots - 1}, {kAll}, 1, 0, std::vector<float>(static_cast<std::size_t>(slots - 1), 0.0f));
+                  {slots - 1}, {kKeepAll}, 1, 0, std::vector<float>(static_cast<std::size_t>(slots - 1), 0.0f));
       const auto got =
           run.step({floats_from(c.at("query")), {keys.begin() + cut, keys.end()}, {values.begin() + cut, values.end()}},
-                   {0}, {slots - 1}, {kAll}, 1 / std::sqrt(static_cast<float>(dim)));
+                   {0}, {slots - 1}, {kKeepAll}, 1 / std::sqrt(static_cast<float>(dim)));
       const double most = place.on_host ? kTolerance : tolerance(DType::f32);
       CHECK_THAT(got.out, near(c.at(kind).at("out").get<std::vector<double>>(), most));
       std::vector<float> score;
@@ -252,7 +251,7 @@ TEST_CASE("attention over levels: groups of heads, many slots, empty ones, and s
             v(on, normal(s.kv_heads * s.head_dim, 5), 1, s.kv_heads * s.head_dim);
         Array out(on, 1, heads * s.head_dim);
         const std::int32_t sequence[] = {0}, token[] = {s.slots};
-        const Keep keep[] = {kAll};
+        const Keep keep[] = {kKeepAll};
         on.run(kernels::DecodeAttention{.q = q,
                                         .k = k,
                                         .v = v,
@@ -330,7 +329,7 @@ TEST_CASE("a key that is not finite makes attention no number, not a wrong one",
   SlotsUnderTest run(place, 1, {1, 1, 80}, 4, type, Scoring::none);
   auto k = normal(80, 1);
   k[70] = 1e9f;  // fp16 has no such minimum or scale
-  const auto got = run.step({normal(80, 2), k, normal(80, 3)}, {0}, {0}, {kAll});
+  const auto got = run.step({normal(80, 2), k, normal(80, 3)}, {0}, {0}, {kKeepAll});
   for (const float x : got.out) CHECK(std::isnan(x));
 }
 

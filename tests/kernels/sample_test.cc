@@ -20,8 +20,6 @@ using kernels::TopLogProbs;
 
 namespace {
 
-const float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-
 std::vector<std::int32_t> sample(const Place& place, const std::vector<float>& logits, int vocab,
                                  const std::vector<SampleParams>& params) {
   const auto rows = static_cast<std::int64_t>(params.size());

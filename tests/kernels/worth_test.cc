@@ -18,14 +18,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr double kClear = 1e-5, kTolerance = 1e-5;  // as in h2o_cases_test.cc
-
-std::vector<int> positions(const std::map<int, float>& kept) {
-  std::vector<int> all;
-  for (const auto& entry : kept) all.push_back(entry.first);
-  return all;
-}
-
 Tokens random_tokens(HeadShape s, int count, std::uint64_t seed) {
   return {normal(std::int64_t{count} * s.heads * s.head_dim, seed, 2),
           normal(std::int64_t{count} * s.kv_heads * s.head_dim, seed + 1),
@@ -61,7 +53,7 @@ class KeyCase {
     const auto score = run_.prefill(cut(all_, shape_, 0, prompt_), {prompt_}, {keep_}).score;
     for (int h = 0; h < heads_; ++h) {
       const std::vector<float> mine(score.begin() + h * prompt_, score.begin() + (h + 1) * prompt_);
-      CHECK_THAT(mine, near(expect(h).at("prefill_scores").get<std::vector<double>>(), kTolerance));
+      CHECK_THAT(mine, near(expect(h).at("prefill_scores").get<std::vector<double>>(), kScoreTolerance));
       if (clear(h, 0)) CHECK(positions(run_.kept(0, h)) == expect(h).at("kept").get<std::vector<int>>());
     }
     for (int i = 0; i < steps_; ++i) {
@@ -72,7 +64,7 @@ class KeyCase {
     const auto sum = run_.slots().key_sum.host();
     for (int h = 0; h < heads_; ++h)
       CHECK_THAT(std::vector<float>(sum.begin() + h * shape_.head_dim, sum.begin() + (h + 1) * shape_.head_dim),
-                 near(expect(h).at("key_sum").get<std::vector<double>>(), kTolerance));
+                 near(expect(h).at("key_sum").get<std::vector<double>>(), kScoreTolerance));
     return static_cast<int>(std::count(close_.begin(), close_.end(), true));
   }
 
@@ -80,7 +72,7 @@ class KeyCase {
   const json& expect(int head) const { return j_.at("expect")[static_cast<std::size_t>(head)]; }
   bool clear(int head, std::size_t choice) {
     const json& gap = expect(head).at("gap")[choice];
-    if (!gap.is_null() && gap.get<double>() < kClear) close_[static_cast<std::size_t>(head)] = true;
+    if (!gap.is_null() && gap.get<double>() < kClearScore) close_[static_cast<std::size_t>(head)] = true;
     return !close_[static_cast<std::size_t>(head)];
   }
   void check_step(int head, int step, int evicted) {
@@ -92,7 +84,8 @@ class KeyCase {
     const auto kept = run_.kept(0, head);
     REQUIRE(positions(kept) == expected.at("kept").get<std::vector<int>>());
     for (const auto& [position, score] : kept)
-      CHECK(std::abs(double(score) - expected.at("scores").at(std::to_string(position)).get<double>()) < kTolerance);
+      CHECK(std::abs(double(score) - expected.at("scores").at(std::to_string(position)).get<double>()) <
+            kScoreTolerance);
   }
 
   const json& j_;

@@ -7,15 +7,17 @@
 #include "policy/planner/predict.h"
 #include "tests/policy/machines.h"
 #include "tests/policy/shapes.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::policy;
 using offload::Lane;
+using test::kGiB;
 using test::Made;
+using test::predicted;
 
 namespace {
 
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::int64_t kPrompt = 3, kSweeps = 8;
 
 /// 64 experts a layer in 13 units, of which a token chooses 8.
@@ -41,10 +43,6 @@ Policy on_host(int size, int batches, bool overlap) {
   policy.overlap = overlap;
   policy.budgets.bytes = {64 * kGiB, 64 * kGiB, 64 * kGiB};
   return policy;
-}
-
-Prediction predicted(const Made& made, const Policy& policy) {
-  return predict(made.problem(), policy, footprint(made.model, made.units, policy, made.work, made.sizing));
 }
 
 double loaded(const Phase& phase) { return phase.bytes[static_cast<std::size_t>(Lane::host_to_device)]; }

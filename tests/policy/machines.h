@@ -81,4 +81,9 @@ struct Made {
   policy::Problem problem() const { return {model, units, work, sizing, machine}; }
 };
 
+inline policy::Prediction predicted(const Made& made, const policy::Policy& policy) {
+  return policy::predict(made.problem(), policy,
+                         policy::footprint(made.model, made.units, policy, made.work, made.sizing));
+}
+
 }  // namespace weft::test

@@ -19,7 +19,9 @@ using policy::PartialPolicy;
 
 namespace {
 
-PartialPolicy from(const std::string& json) { return PartialPolicy::from_json(nlohmann::json::parse(json), "p.json"); }
+PartialPolicy partial(const std::string& json) {
+  return PartialPolicy::from_json(nlohmann::json::parse(json), "p.json");
+}
 
 constexpr const char* kWhole = R"({"version":1,"gpu_batch_size":4,"num_gpu_batches":8,
   "weights":{"device":0.2,"host":0.3,"disk":0.5},"kv":{"host":1.0},"activations":{"device":1.0},"attention":"host",
@@ -29,7 +31,7 @@ constexpr const char* kWhole = R"({"version":1,"gpu_batch_size":4,"num_gpu_batch
 }  // namespace
 
 TEST_CASE("a whole policy is read as it says", "[policy]") {
-  const PartialPolicy read = from(kWhole);
+  const PartialPolicy read = partial(kWhole);
   CHECK(read.gpu_batch_size == 4);
   CHECK(read.num_gpu_batches == 8);
   CHECK(read.weights == Fractions{{0.2, 0.3, 0.5}});
@@ -43,20 +45,20 @@ TEST_CASE("a whole policy is read as it says", "[policy]") {
 }
 
 TEST_CASE("an empty policy leaves everything open", "[policy]") {
-  const PartialPolicy read = from("{}");
+  const PartialPolicy read = partial("{}");
   CHECK_FALSE((read.gpu_batch_size || read.num_gpu_batches || read.weights || read.kv || read.activations ||
                read.attention_on_host || read.retention || read.overlap || read.budgets[0] || read.budgets[1] ||
                read.budgets[2]));
 }
 
 TEST_CASE("the format of weights is read with their placement or alone, and reads back", "[policy]") {
-  const PartialPolicy both = from(R"({"weights":{"disk":1,"dtype":"int4","group":32,"arithmetic":"exact"}})");
+  const PartialPolicy both = partial(R"({"weights":{"disk":1,"dtype":"int4","group":32,"arithmetic":"exact"}})");
   CHECK(both.weights == Fractions{{0, 0, 1}});
   CHECK(both.weight_format == policy::WeightFormat{DType::i4, 32, Arithmetic::exact});
-  const PartialPolicy alone = from(R"({"weights":{"dtype":"int8"}})");
+  const PartialPolicy alone = partial(R"({"weights":{"dtype":"int8"}})");
   CHECK_FALSE(alone.weights.has_value());
   CHECK(alone.weight_format == policy::WeightFormat{.dtype = DType::i8});
-  CHECK_FALSE(from(R"({"weights":{"device":1,"dtype":"auto"}})").weight_format.has_value());
+  CHECK_FALSE(partial(R"({"weights":{"device":1,"dtype":"auto"}})").weight_format.has_value());
   CHECK(alone.over(both).weight_format == alone.weight_format);
   policy::Policy whole;
   for (const auto& format : {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
@@ -76,11 +78,11 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
       {R"({"weights":{"dtype":"float16","arithmetic":"bfloat16"}})", "weights.arithmetic must be exact for weights of"},
       {R"({"weights":{"dtype":"int4","devise":1}})", "devise"},
       {R"({"weights":{}})", "sum to 1"}};
-  for (const auto& [json, words] : refused) CHECK_THROWS_WITH(from(json), Contains(words));
+  for (const auto& [json, words] : refused) CHECK_THROWS_WITH(partial(json), Contains(words));
 }
 
 TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
-  const PartialPolicy read = from(kWhole);
+  const PartialPolicy read = partial(kWhole);
   const policy::Policy whole{.gpu_batch_size = 4,
                              .num_gpu_batches = 8,
                              .weights = *read.weights,
@@ -92,7 +94,7 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
                              .retention = *read.retention,
                              .overlap = false,
                              .budgets = {{1, 2, std::uint64_t{3} << 40}}};
-  const PartialPolicy again = from(whole.to_json().dump());
+  const PartialPolicy again = partial(whole.to_json().dump());
   CHECK(again.weights == read.weights);
   CHECK(again.kv_format == whole.kv_format);
   CHECK(again.attention_on_host == 0.25);
@@ -105,18 +107,18 @@ TEST_CASE("the shipped policies are policies", "[policy]") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/policies"))) {
     CAPTURE(entry.path());
-    CHECK_NOTHROW(from(test::read_text(entry.path())));
+    CHECK_NOTHROW(partial(test::read_text(entry.path())));
     ++count;
   }
   CHECK(count > 0);
 }
 
 TEST_CASE("a slip of the keys is refused with the key that was meant", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"weigths":{"disk":1.0}})"),
+  CHECK_THROWS_WITH(partial(R"({"weigths":{"disk":1.0}})"),
                     Contains("p.json") && Contains("'weigths'") && Contains("did you mean 'weights'?"));
-  CHECK_THROWS_WITH(from(R"({"kv":{"hots":1.0}})"), Contains("p.json: kv") && Contains("did you mean 'host'?"));
-  CHECK_THROWS_WITH(from(R"({"budgets":{"devise":1}})"), Contains("did you mean 'device'?"));
-  CHECK_THROWS_WITH(from(R"({"gpu_batchsize":1})"), Contains("did you mean 'gpu_batch_size'?"));
+  CHECK_THROWS_WITH(partial(R"({"kv":{"hots":1.0}})"), Contains("p.json: kv") && Contains("did you mean 'host'?"));
+  CHECK_THROWS_WITH(partial(R"({"budgets":{"devise":1}})"), Contains("did you mean 'device'?"));
+  CHECK_THROWS_WITH(partial(R"({"gpu_batchsize":1})"), Contains("did you mean 'gpu_batch_size'?"));
 }
 
 TEST_CASE("a value that cannot be is refused by its key", "[policy]") {
@@ -166,26 +168,26 @@ TEST_CASE("a value that cannot be is refused by its key", "[policy]") {
   };
   for (const auto& [text, words] : cases) {
     CAPTURE(text);
-    CHECK_THROWS_AS(from(text), UsageError);
-    CHECK_THROWS_WITH(from(text), Contains("p.json") && Contains(words));
+    CHECK_THROWS_AS(partial(text), UsageError);
+    CHECK_THROWS_WITH(partial(text), Contains("p.json") && Contains(words));
   }
 }
 
 TEST_CASE("fractions must sum to 1", "[policy]") {
-  CHECK(from(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv ==
+  CHECK(partial(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv ==
         Fractions{{0.1, 0.2, 0.7}});  // 1 - 1e-16 in binary
-  CHECK_THROWS_WITH(from(R"({"kv":{"device":0.5,"host":0.49}})"), Contains("sum to 1") && Contains("0.99"));
-  CHECK_THROWS_AS(from(R"({"kv":{}})"), UsageError);
-  CHECK_THROWS_AS(from(R"({"kv":{"device":-0.5,"host":1.5}})"), UsageError);
+  CHECK_THROWS_WITH(partial(R"({"kv":{"device":0.5,"host":0.49}})"), Contains("sum to 1") && Contains("0.99"));
+  CHECK_THROWS_AS(partial(R"({"kv":{}})"), UsageError);
+  CHECK_THROWS_AS(partial(R"({"kv":{"device":-0.5,"host":1.5}})"), UsageError);
 }
 
 TEST_CASE("attention is on one side or on both", "[policy]") {
-  CHECK(from(R"({"attention":{"device":1}})").attention_on_host == 0);
-  CHECK(from(R"({"attention":{"device":0,"host":1.0}})").attention_on_host == 1);
-  CHECK(from(R"({"attention":{"device":0.3,"host":0.7}})").attention_on_host == 0.7);
-  CHECK_THROWS_WITH(from(R"({"attention":{"device":0.3,"host":0.6}})"), Contains("sum to 1"));
-  CHECK_THROWS_AS(from(R"({"attention":{"host":0.7}})"), UsageError);
-  CHECK_THROWS_AS(from(R"({"attention":1})"), UsageError);
+  CHECK(partial(R"({"attention":{"device":1}})").attention_on_host == 0);
+  CHECK(partial(R"({"attention":{"device":0,"host":1.0}})").attention_on_host == 1);
+  CHECK(partial(R"({"attention":{"device":0.3,"host":0.7}})").attention_on_host == 0.7);
+  CHECK_THROWS_WITH(partial(R"({"attention":{"device":0.3,"host":0.6}})"), Contains("sum to 1"));
+  CHECK_THROWS_AS(partial(R"({"attention":{"host":0.7}})"), UsageError);
+  CHECK_THROWS_AS(partial(R"({"attention":1})"), UsageError);
 }
 
 TEST_CASE("percentages mean what they mean in FlexGen", "[policy]") {
@@ -204,7 +206,7 @@ TEST_CASE("percentages mean what they mean in FlexGen", "[policy]") {
 }
 
 TEST_CASE("what is said above beats what is said below", "[policy]") {
-  PartialPolicy above, below = from(kWhole);
+  PartialPolicy above, below = partial(kWhole);
   above.gpu_batch_size = 1;
   above.overlap = false;
   above.budgets[1] = 5;
@@ -238,21 +240,21 @@ TEST_CASE("sizes are whole bytes, in binary units or GB", "[policy]") {
 }
 
 TEST_CASE("a policy says what keys and values are stored as, beside their shares or alone", "[policy]") {
-  const PartialPolicy both = from(R"({"kv":{"device":0.25,"host":0.75,"dtype":"int4","rotate":false}})");
+  const PartialPolicy both = partial(R"({"kv":{"device":0.25,"host":0.75,"dtype":"int4","rotate":false}})");
   CHECK(both.kv == Fractions{{0.25, 0.75, 0}});
   CHECK(both.kv_format == policy::KvFormat{DType::i4, false, DType::i8});
   CHECK(both.kv_format->int8_keys());
-  const PartialPolicy small = from(R"({"kv":{"dtype":"int4","keys":"int4"}})");
+  const PartialPolicy small = partial(R"({"kv":{"dtype":"int4","keys":"int4"}})");
   CHECK(small.kv_format == policy::KvFormat{DType::i4, true, DType::i4});
   CHECK_FALSE(small.kv_format->int8_keys());
   CHECK(policy::to_text(*both.kv_format, DType::f16) == "int4, keys int8");
   CHECK(policy::to_text(*small.kv_format, DType::f16) == "int4, rotated");
-  const PartialPolicy alone = from(R"({"kv":{"dtype":"int8"}})");
+  const PartialPolicy alone = partial(R"({"kv":{"dtype":"int8"}})");
   CHECK_FALSE(alone.kv.has_value());
   CHECK(alone.kv_format == policy::KvFormat{DType::i8, true, {}});
   CHECK(alone.kv_format->rotates());
-  CHECK_FALSE(from(R"({"kv":{"dtype":"auto"}})").kv_format->dtype);
-  CHECK_FALSE(from(R"({"kv":{"device":1}})").kv_format);
+  CHECK_FALSE(partial(R"({"kv":{"dtype":"auto"}})").kv_format->dtype);
+  CHECK_FALSE(partial(R"({"kv":{"device":1}})").kv_format);
   CHECK(PartialPolicy{}.over(alone).kv_format == alone.kv_format);
   CHECK(both.over(alone).kv_format == both.kv_format);
 
@@ -267,15 +269,15 @@ TEST_CASE("a policy says what keys and values are stored as, beside their shares
   CHECK(whole.to_json()["kv"]["dtype"] == "bfloat16");
   CHECK_FALSE(whole.to_json()["kv"].contains("rotate"));
 
-  CHECK_THROWS_WITH(from(R"({"kv":{"dtype":"int5"}})"),
+  CHECK_THROWS_WITH(partial(R"({"kv":{"dtype":"int5"}})"),
                     "p.json: kv.dtype must be auto, float16, bfloat16, float32, int8 or int4, got 'int5'");
-  CHECK_THROWS_AS(from(R"({"kv":{"dtype":4}})"), UsageError);
+  CHECK_THROWS_AS(partial(R"({"kv":{"dtype":4}})"), UsageError);
   for (const char* text : {R"({"kv":{"dtype":"int8","keys":"int8"}})", R"({"kv":{"keys":"int8"}})"})
-    CHECK_THROWS_WITH(policy::check(*from(text).kv_format, "p.json: kv"),
+    CHECK_THROWS_WITH(policy::check(*partial(text).kv_format, "p.json: kv"),
                       Contains("p.json: kv: keys have a type of their own only with values of int4"));
-  CHECK_THROWS_WITH(policy::check(*from(R"({"kv":{"dtype":"int4","keys":"float16"}})").kv_format, "p.json: kv"),
+  CHECK_THROWS_WITH(policy::check(*partial(R"({"kv":{"dtype":"int4","keys":"float16"}})").kv_format, "p.json: kv"),
                     "p.json: kv: keys are float16, wanted int8 or int4");
-  CHECK_THROWS_AS(from(R"({"kv":{"dtype":"int4","rotate":1}})"), UsageError);
+  CHECK_THROWS_AS(partial(R"({"kv":{"dtype":"int4","rotate":1}})"), UsageError);
   CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false, {}}, "p.json"));
   CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true, {}}, "p.json"),
                     Contains("p.json: rotate is for") && Contains("int4"));

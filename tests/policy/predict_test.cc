@@ -13,6 +13,7 @@ using namespace weft::policy;
 using offload::Lane;
 using test::kGiB;
 using test::Made;
+using test::predicted;
 
 namespace {
 
@@ -24,10 +25,6 @@ Policy policy_of(int size, int batches, Fractions weights, Fractions kv = {}) {
   policy.kv = kv;
   policy.budgets.bytes = {64 * kGiB, 64 * kGiB, 64 * kGiB};
   return policy;
-}
-
-Prediction predicted(const Made& made, const Policy& policy) {
-  return predict(made.problem(), policy, footprint(made.model, made.units, policy, made.work, made.sizing));
 }
 
 double busy(const Phase& phase, Lane lane) { return phase.busy[static_cast<std::size_t>(lane)]; }

@@ -16,7 +16,7 @@ using policy::Retention;
 
 namespace {
 
-Retention from(const char* json) { return Retention::from_json(nlohmann::json::parse(json), "policy"); }
+Retention rule_from(const char* json) { return Retention::from_json(nlohmann::json::parse(json), "policy"); }
 
 }  // namespace
 
@@ -181,8 +181,9 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   using Catch::Matchers::Contains;
   const auto refused = [](const char* layers, const char* words) {
     CAPTURE(layers);
-    CHECK_THROWS_WITH(from((std::string(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":)") + layers + "}").c_str()),
-                      Contains(words));
+    CHECK_THROWS_WITH(
+        rule_from((std::string(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":)") + layers + "}").c_str()),
+        Contains(words));
   };
   refused("3", "layers must be a list with a factor or \"full\" for each layer, got 3");
   refused("[]", "layers must be a list");
@@ -197,12 +198,12 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   refused(R"([1.5, "full"])", "they are 1.5");
   refused(R"(["full", "full"])", "take the rule 'full'");
   refused("[1.8, 0.2]", "layers[0]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
-  CHECK_THROWS_WITH(from(R"({"rule":"full","layers":[1.0]})"), Contains("layers"));
+  CHECK_THROWS_WITH(rule_from(R"({"rule":"full","layers":[1.0]})"), Contains("layers"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:4:4:sinks=3:layers=1.5,0.5"), Contains("layers[1]: 3 sinks do not fit"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:4:4:layers=1,,1"), Contains("layers[1] must be a factor"));
-  CHECK_NOTHROW(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.33,"full",0.67]})"));
+  CHECK_NOTHROW(rule_from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.33,"full",0.67]})"));
   CHECK(Retention::from_text("h2o:0.4:0.2:layers=1.25,full,0.75") ==
-        from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.25,"full",0.75]})"));
+        rule_from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.25,"full",0.75]})"));
   const Retention three = Retention::from_text("h2o:0.1:0.1:layers=full,1,1");
   CHECK_NOTHROW(three.require_layers(3, 2));
   CHECK_THROWS_WITH(three.require_layers(4, 2), Contains("'layers' has 3 entries, and the model has 4 layers"));
@@ -211,7 +212,7 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
 
 TEST_CASE("KV heads of a layer keep their own budgets, and lie together where these are alike", "[policy]") {
   const Retention retention = Retention::from_text("h2o:0.1:0.2:sinks=4:layers=1,0.5/0.5/1.5/1.5,full/1/full/1");
-  CHECK(retention == from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"sinks":4,
+  CHECK(retention == rule_from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"sinks":4,
                              "layers":[1,[0.5,0.5,1.5,1.5],["full",1,"full",1]]})"));
   CHECK(retention == Retention::from_json(nlohmann::json(retention.to_json()), "test"));
   CHECK(retention.kept(60, 40, 0, 3) == Keep{.heavy = 10, .recent = 20, .sinks = 4});
@@ -253,32 +254,34 @@ TEST_CASE("KV heads of a layer keep their own budgets, and lie together where th
   refused("full,full/full", "take the rule 'full'");
   refused("1,/1", "layers[1][0] must be a factor");
   refused("1,1/x", "layers[1][1] must be a factor");
-  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[]]})"), Contains("layers[1] must be"));
+  CHECK_THROWS_WITH(rule_from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[]]})"),
+                    Contains("layers[1] must be"));
   CHECK_THROWS_WITH(
-      from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[[1],1]]})"),
+      rule_from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[[1],1]]})"),
       Contains("layers[1][0] must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\"; "));
 }
 
 TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {
-  const Retention of_prompt = from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"of":"prompt"})");
+  const Retention of_prompt = rule_from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"of":"prompt"})");
   CHECK(of_prompt.kept(60, 40) == Keep{.heavy = 6, .recent = 12});
-  CHECK(from(R"({"rule":"h2o","heavy":0.1,"recent":0.2})").kept(60, 40) == Keep{.heavy = 10, .recent = 20});
+  CHECK(rule_from(R"({"rule":"h2o","heavy":0.1,"recent":0.2})").kept(60, 40) == Keep{.heavy = 10, .recent = 20});
 }
 
 TEST_CASE("sinks are part of the heavy, and added to a recent window", "[policy]") {
-  CHECK(from(R"({"rule":"recent","recent":20,"sinks":4})").kept(60, 40) == Keep{.heavy = 4, .recent = 20, .sinks = 4});
-  CHECK(from(R"({"rule":"h2o","heavy":10,"recent":10,"sinks":4})").kept(60, 40) ==
+  CHECK(rule_from(R"({"rule":"recent","recent":20,"sinks":4})").kept(60, 40) ==
+        Keep{.heavy = 4, .recent = 20, .sinks = 4});
+  CHECK(rule_from(R"({"rule":"h2o","heavy":10,"recent":10,"sinks":4})").kept(60, 40) ==
         Keep{.heavy = 10, .recent = 10, .sinks = 4});
   // A share may become fewer tokens than there are sinks.
-  CHECK(from(R"({"rule":"h2o","heavy":0.01,"recent":10,"sinks":4})").kept(60, 40) ==
+  CHECK(rule_from(R"({"rule":"h2o","heavy":0.01,"recent":10,"sinks":4})").kept(60, 40) ==
         Keep{.heavy = 1, .recent = 10, .sinks = 1});
-  CHECK_THROWS_AS(from(R"({"rule":"h2o","heavy":3,"recent":10,"sinks":4})"), UsageError);
+  CHECK_THROWS_AS(rule_from(R"({"rule":"h2o","heavy":3,"recent":10,"sinks":4})"), UsageError);
 }
 
 TEST_CASE("an integer in JSON is tokens, a number with a decimal point a share", "[policy]") {
-  CHECK(from(R"({"rule":"h2o","heavy":1,"recent":1.0})").kept(60, 40) == Keep{.heavy = 1, .recent = 100});
-  CHECK(from(R"({"rule":"heavy","heavy":0.29})").kept(50, 50) == Keep{.heavy = 29});
-  CHECK(from(R"({"rule":"heavy","heavy":1e-2})").kept(50, 50) == Keep{.heavy = 1});
+  CHECK(rule_from(R"({"rule":"h2o","heavy":1,"recent":1.0})").kept(60, 40) == Keep{.heavy = 1, .recent = 100});
+  CHECK(rule_from(R"({"rule":"heavy","heavy":0.29})").kept(50, 50) == Keep{.heavy = 29});
+  CHECK(rule_from(R"({"rule":"heavy","heavy":1e-2})").kept(50, 50) == Keep{.heavy = 1});
 }
 
 TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
@@ -305,19 +308,20 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"defensive","heavy":5,"recent":6,"sinks":0,"of":"prompt","window":32,"pool":5,"decay":1.0,)"
         R"("statistic":"sum"})"}) {
     CAPTURE(text);
-    CHECK(from(text).to_json() == nlohmann::ordered_json::parse(text));
-    CHECK(from(from(text).to_json().dump().c_str()).to_json() == nlohmann::ordered_json::parse(text));
+    CHECK(rule_from(text).to_json() == nlohmann::ordered_json::parse(text));
+    CHECK(rule_from(rule_from(text).to_json().dump().c_str()).to_json() == nlohmann::ordered_json::parse(text));
   }
 }
 
 TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") {
-  CHECK(Retention::from_text("h2o:0.1:12:window=16:sinks=2:of=prompt:decay=0.9:pool=3") ==
-        from(R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt","window":16,"decay":0.9,"pool":3})"));
-  CHECK(Retention::from_text("recent:20:sinks=4") == from(R"({"rule":"recent","recent":20,"sinks":4})"));
-  CHECK(Retention::from_text("random:2:3:seed=7") == from(R"({"rule":"random","heavy":2,"recent":3,"seed":7})"));
-  CHECK(Retention::from_text("defensive:2:3") == from(R"({"rule":"defensive","heavy":2,"recent":3})"));
+  CHECK(
+      Retention::from_text("h2o:0.1:12:window=16:sinks=2:of=prompt:decay=0.9:pool=3") ==
+      rule_from(R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt","window":16,"decay":0.9,"pool":3})"));
+  CHECK(Retention::from_text("recent:20:sinks=4") == rule_from(R"({"rule":"recent","recent":20,"sinks":4})"));
+  CHECK(Retention::from_text("random:2:3:seed=7") == rule_from(R"({"rule":"random","heavy":2,"recent":3,"seed":7})"));
+  CHECK(Retention::from_text("defensive:2:3") == rule_from(R"({"rule":"defensive","heavy":2,"recent":3})"));
   CHECK(Retention::from_text("recent:20:positions=rolled") ==
-        from(R"({"rule":"recent","recent":20,"positions":"rolled"})"));
+        rule_from(R"({"rule":"recent","recent":20,"positions":"rolled"})"));
   CHECK(Retention::from_text("recent:20:positions=rolled").rolled());
   CHECK(Retention::from_text("recent:20:positions=absolute") == Retention::from_text("recent:20"));
   CHECK_FALSE(Retention::from_text("snapkv:2:3").keeps_scores());
@@ -356,9 +360,9 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("h2o:0.1:"), Contains("recent must be"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:0.9:0.2"), Contains("more than 1 together"));
   CHECK_NOTHROW(Retention::from_text("h2o:0.9:0.1"));
-  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":1e308,"recent":1})"), Contains("a share from 0 to 1"));
-  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":-0.5,"recent":1})"), Contains("a share from 0 to 1"));
-  CHECK(from(R"({"rule":"h2o","heavy":1e-80,"recent":1})").heavy.of(1 << 20) == 0);
+  CHECK_THROWS_WITH(rule_from(R"({"rule":"h2o","heavy":1e308,"recent":1})"), Contains("a share from 0 to 1"));
+  CHECK_THROWS_WITH(rule_from(R"({"rule":"h2o","heavy":-0.5,"recent":1})"), Contains("a share from 0 to 1"));
+  CHECK(rule_from(R"({"rule":"h2o","heavy":1e-80,"recent":1})").heavy.of(1 << 20) == 0);
   CHECK_THROWS_AS(Retention::from_text(""), UsageError);
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:windows=3"), Contains("did you mean 'window'?"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:pool=4"), Contains("'pool' must be odd"));
@@ -399,6 +403,6 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
         R"({"rule":"h2o","heavy":1.01,"recent":1})", R"({"rule":"h2o","heavy":1,"recent":1,"seed":1})",
         R"({"rule":"h2o","heavy":1,"recent":1,"decay":2})", R"({"rule":"h2o","heavy":18446744073709551615})"}) {
     CAPTURE(text);
-    CHECK_THROWS_AS(from(text), UsageError);
+    CHECK_THROWS_AS(rule_from(text), UsageError);
   }
 }

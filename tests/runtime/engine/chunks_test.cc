@@ -17,7 +17,7 @@ using policy::Fractions;
 
 namespace {
 
-constexpr int kVocab = 300, kContext = 640;
+constexpr int kVocab = 300, kChunkContext = 640;
 
 /// A tiny shape, and what of the product of all parameters it meets.
 struct ChunkSubject {
