@@ -135,7 +135,8 @@ void read_together(Machine& machine, const nlohmann::json& json, const std::stri
     if (!lanes.has(name_of(lane))) continue;
     Fields others(lanes.at(name_of(lane)), where + "." + name_of(lane), Blame::usage);
     for (const Lane other : offload::kLanes)
-      if (other != lane) machine.together[index(lane)][index(other)] = others.number(name_of(other), 0.01, 1, 1.0);
+      if (other != lane)
+        machine.together[index(lane)][index(other)] = others.number(name_of(other), Machine::kLeastTogether, 1, 1.0);
     others.refuse_unknown();
   }
   lanes.refuse_unknown();

@@ -208,8 +208,11 @@ class Links {
       firsts.push_back(a);
       seconds.push_back(b);
     }
-    machine.together[index(first)][index(second)] = std::min(1.0, median(firsts) / first_alone);
-    machine.together[index(second)][index(first)] = std::min(1.0, median(seconds) / second_alone);
+    const auto left = [](double rate, double alone) {
+      return std::clamp(rate / alone, policy::Machine::kLeastTogether, 1.0);
+    };
+    machine.together[index(first)][index(second)] = left(median(firsts), first_alone);
+    machine.together[index(second)][index(first)] = left(median(seconds), second_alone);
   }
 
   static double taken(const Load& load, const Timing& timing) {

@@ -14,7 +14,8 @@ namespace weft::test {
 constexpr kernels::Keep kKeepAll{0, INT32_MAX, 0, 0};
 /// A choice between scores nearer than this is not one that fp32 can be held to.
 constexpr double kClearScore = 1e-5;
-constexpr double kScoreTolerance = 1e-5;  ///< of a score, relative to the largest
+/// The error that a score may have, relative to the largest.
+constexpr double kScoreTolerance = 1e-5;
 
 /// A golden number: "a/b" or a decimal, as a text or not.
 inline double number(const nlohmann::json& value) {

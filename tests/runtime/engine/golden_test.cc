@@ -371,9 +371,8 @@ TEST_CASE("what others have quantised is converted to plain numbers that all can
   CHECK(check_prompts(expected, *plain, logit_tolerance("float32")) > 0);
   // Quantised anew it is what these numbers are quantised to.
   const DType own = runtime::read_model_spec(folder).quantisation.dtype;
-  // Groups of 64 keep no levels of groups of 32, which int4's matrices of 8 bits would.
-  const policy::WeightFormat other{.dtype = own == DType::i8 ? DType::i4 : DType::i8,
-                                   .group = own == DType::i8 ? 64 : 32};
+  // Groups of 64 keep no levels of groups of 32, which matrices of 8 bits and those by a table would.
+  const policy::WeightFormat other{.dtype = own == DType::i8 ? DType::i4 : DType::i8, .group = 64};
   const auto original = runtime::open_model(folder, "float32", "", other);
   const auto pack = [&](const runtime::ModelSource& source) {
     return runtime::Weights::to_pack(source.spec, source.units, *source.checkpoint, DType::f32, other);

@@ -53,7 +53,7 @@ TEST_CASE("a broken config.json is refused by file and key", "[runtime]") {
   CHECK_THROWS_WITH(read_model_spec(folder.path()), Contains("there is no config.json"));
   write_text(folder / "b.gguf", "");
   write_text(folder / "a.gguf", "");
-  CHECK_THROWS_WITH(read_model_spec(folder.path()), Contains("or a GGUF file, here \"a.gguf\""));
+  CHECK_THROWS_WITH(read_model_spec(folder.path()), Contains("or a GGUF file, here 'a.gguf'"));
   fs::create_directory(file);
   CHECK_THROWS_WITH(read_model_spec(folder.path()), Contains("config.json: is a directory, wanted a regular file"));
 }
