@@ -141,7 +141,8 @@ class Kills(Case):
                 self.server.kill()
                 self.again()
                 at = None
-            elif status == "completed":
+                continue
+            if status == "completed":
                 break
             self.assertIn(status, ("validating", "in_progress", "finalizing"))
             time.sleep(0.02)
