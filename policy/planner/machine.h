@@ -51,8 +51,8 @@ struct Machine {
   std::array<double, offload::kLanes.size()> bytes_per_second{};  ///< lanes that move bytes, each alone
   double spilled_read = 0;          ///< bytes/s of disk_read for buffers from the spill file, checksums included
   double disk_rows_per_second = 0;  ///< rows of a table, scattered over a file
-  /// The share of a lane's speed (first) that remains while another lane (second) is busy, from kLeastTogether to 1.
   static constexpr double kLeastTogether = 0.01;  ///< less is measured only while the whole machine stands still
+  /// The share of a lane's speed (first) that remains while another lane (second) is busy, from kLeastTogether to 1.
   std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()> together{};
   Engine device, host;  ///< host: only decode attention and launch are used
 
