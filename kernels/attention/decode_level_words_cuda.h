@@ -1,8 +1,9 @@
 // kernels/attention/decode_level_words_cuda.h: the words of rows of int8 and int4 slots (kv_row.h), and of cold ones
-// (coarse_row.h), as the fragments of tensor cores take them (tensor_core_cuda.h).
+// (coarse_row.h), as the fragments of tensor cores take them (tensor_core_cuda.h), and layouts of such rows.
 #pragma once
 
-#include "kernels/attention/coarse_row_cuda.h"
+#include "kernels/attention/decode_tensor_cuda.h"
+#include "kernels/attention/decode_tile_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
@@ -81,6 +82,22 @@ template <int kDim> struct CoarseWords : RowWords<DType::i8, kDim> {
   }
   __device__ float scale(std::uint32_t both) const { return coarse_scale(both, bits); }
   __device__ float minimum(std::uint32_t both) const { return coarse_minimum(both, bits); }
+};
+
+/// The layout of rows of `kRowDim` levels, 64 or 128, in fragments.
+template <class Number, int kRowDim> struct LevelTiles {
+  using T = Number;
+  static constexpr int kDim = kRowDim, kTeams = kWarps;
+  __device__ static RowWords<KeyOf<T>::kType, kDim> key_words(const DecodeArgs&) { return {}; }
+  __device__ static RowWords<ValueOf<T>::kType, kDim> value_words(const DecodeArgs&) { return {}; }
+};
+/// That of coarse rows.
+template <int kRowDim> struct CoarseTiles {
+  static constexpr int kDim = kRowDim, kTeams = kWarps;
+  __device__ static CoarseWords<kDim> key_words(const DecodeArgs& a) { return CoarseWords<kDim>(a.slots.coarse.keys); }
+  __device__ static CoarseWords<kDim> value_words(const DecodeArgs& a) {
+    return CoarseWords<kDim>(a.slots.coarse.values);
+  }
 };
 
 }  // namespace weft::kernels::cuda::decode

@@ -13,21 +13,6 @@
 
 namespace weft::kernels::cuda::decode {
 
-/// The layout of rows of `kRowDim` levels, 64 or 128, in fragments.
-template <class Number, int kRowDim> struct LevelTiles {
-  using T = Number;
-  static constexpr int kDim = kRowDim, kTeams = kWarps;
-  __device__ static RowWords<KeyOf<T>::kType, kDim> key_words(const DecodeArgs&) { return {}; }
-  __device__ static RowWords<ValueOf<T>::kType, kDim> value_words(const DecodeArgs&) { return {}; }
-};
-/// That of coarse rows.
-template <int kRowDim> struct CoarseTiles {
-  static constexpr int kDim = kRowDim, kTeams = kWarps;
-  __device__ static CoarseWords<kDim> key_words(const DecodeArgs& a) { return CoarseWords<kDim>(a.slots.coarse.keys); }
-  __device__ static CoarseWords<kDim> value_words(const DecodeArgs& a) {
-    return CoarseWords<kDim>(a.slots.coarse.values);
-  }
-};
 template <class Layout> inline constexpr bool of_levels = false;
 template <class T, int kDim> inline constexpr bool of_levels<LevelTiles<T, kDim>> = true;
 template <int kDim> inline constexpr bool of_levels<CoarseTiles<kDim>> = true;

@@ -63,7 +63,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
   if (without_room(t)) {
     for (int i = threadIdx.x; i < a.group * slots; i += kThreads) p[i] = NAN;
     for (int g = threadIdx.x; t.rest && g < a.group; g += kThreads) split.rest[t.tile * a.group + g] = NAN;
-    if ((t.rest || has_cold<T>)&&threadIdx.x == 0) split.victim[t.tile] = -1;
+    if (threadIdx.x == 0 && (has_cold<T> || t.rest)) split.victim[t.tile] = -1;
     return;
   }
   float* const rest = t.rest ? split.rest + t.tile * a.group : nullptr;
@@ -84,7 +84,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
     __syncthreads();
   }
   const int victim = keep_scores(a, t, position, p, slots, choice);
-  if ((rest || has_cold<T>)&&threadIdx.x == 0) split.victim[t.tile] = victim;
+  if (threadIdx.x == 0 && (has_cold<T> || rest)) split.victim[t.tile] = victim;
 }
 
 /// Grid: KV heads, rows, splits. Shared: sums of weigh_values().

@@ -6,8 +6,8 @@
 
 namespace weft::runtime {
 
-/// Writes a line of that level; drops it if there is no memory for it. The functions below are in front of spdlog's own
-/// because those compile all of fmt again in each source that calls one, which takes three seconds.
+/// Writes a line of that level; drops it if there is no memory for it. The functions below stand in front of spdlog's
+/// own, which compile fmt's formatting again in each source that calls one.
 void log_line(spdlog::level::level_enum level, fmt::string_view format, fmt::format_args arguments);
 
 template <typename... Arguments> void log_debug(fmt::format_string<Arguments...> format, Arguments&&... arguments) {

@@ -49,15 +49,17 @@ template <class Value, class Read> Value record_of(const fs::path& path, const R
   }
 }
 
-std::vector<fs::path> entries(const fs::path& folder) {
+/// The files of a folder that are whole. Removes what a kill has left of others, where files have a name while they are
+/// written.
+std::vector<fs::path> whole_files(const fs::path& folder) {
   std::error_code failed;
-  std::vector<fs::path> all = entries_of(folder, failed);
+  std::vector<fs::path> whole;
+  for (const fs::path& path : entries_of(folder, failed)) {
+    if (path.extension() != ".weft-part") whole.push_back(path);
+    else fs::remove(path);
+  }
   if (failed) throw IoError(folder.string() + ": cannot be read: " + failed.message());
-  std::erase_if(all, [](const fs::path& path) {
-    return path.extension() == ".weft-part" &&
-           fs::remove(path);  // a kill where files have a name while they are written
-  });
-  return all;
+  return whole;
 }
 
 /// Writes a record. Nobody else writes in the folder, so it need not be searched for what others have left.
@@ -102,7 +104,7 @@ void BatchStore::lock() {
 }
 
 void BatchStore::read_files() {
-  const std::vector<fs::path> all = entries(files_folder());
+  const std::vector<fs::path> all = whole_files(files_folder());
   for (const fs::path& path : all) {
     if (path.extension() != ".json") continue;
     StoredFile file = record_of<StoredFile>(path, file_from);
@@ -113,7 +115,7 @@ void BatchStore::read_files() {
 }
 
 void BatchStore::read_batches() {
-  for (const fs::path& path : entries(batches_folder())) {
+  for (const fs::path& path : whole_files(batches_folder())) {
     if (path.extension() != ".json") continue;
     Batch batch = record_of<Batch>(path, batch_from);
     next_number_ = std::max(next_number_, batch.number + 1);

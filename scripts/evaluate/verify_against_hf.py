@@ -8,9 +8,11 @@ The reference is transformers in fp32 on the stored weights. Ragged prompts are 
 where it has one, of random ids otherwise). weft generates from them; its tokens must be those of the reference until the
 reference's own two largest logits come closer than the tolerance. weft scores the reference's tokens; their
 log-probabilities must agree within it. It is 1e-4, 5e-3 or 3e-2 (float32, float16, bfloat16) of the reference's largest
-logit. With quantised weights give weft "-- --weight-arithmetic exact"; else it rounds activations to 8 bits. Exits with 0 if all is so, with 1 if not, with 2 if weft itself fails.
+logit. With quantised weights give "-- --weight-arithmetic exact", because weft rounds activations to 8 bits otherwise. Exits
+with 0 if all is so, with 1 if not, with 2 if weft itself fails.
 
-What it needs from PyPI (torch for the CPU, transformers, safetensors; gguf and accelerate for GGUF) goes into build/verify-venv if it is missing.
+What it needs from PyPI (torch for the CPU, transformers, safetensors; gguf and accelerate for GGUF) goes into
+build/verify-venv if it is missing.
 """
 
 import argparse
@@ -67,7 +69,8 @@ def runs(command: list) -> bool:
 
 
 def has_packages(python: str | Path) -> bool:
-    return runs([python, "-c", "import accelerate, gguf, safetensors, torch, transformers; transformers.AutoConfig; "
+    of_gguf = "accelerate, gguf, " if any(argument.endswith(".gguf") for argument in sys.argv) else ""
+    return runs([python, "-c", f"import {of_gguf}safetensors, torch, transformers; transformers.AutoConfig; "
                                "assert tuple(map(int, transformers.__version__.split('.')[:2])) >= (4, 56)"])
 
 

@@ -7,8 +7,8 @@
 #include "cusim.h"
 #include "kernels/quantised.h"
 #include "ptx.h"
-#include "tests/support/array.h"
 #include "tests/support/numbers.h"
+#include "tests/support/slot_arrays.h"
 
 using namespace weft;
 using namespace weft::test;

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <random>
 
-#include "tests/support/array.h"
 #include "tests/support/attention.h"
 #include "tests/support/numbers.h"
+#include "tests/support/slot_arrays.h"
 
 namespace weft::test {
 
