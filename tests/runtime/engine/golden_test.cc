@@ -25,9 +25,10 @@ namespace fs = std::filesystem;
 
 [[maybe_unused]] const std::atomic<bool> kGoOn{false};
 
-/// Of the largest |logit|.
+/// Of the largest |logit|. In bfloat16 transformers itself is up to 0.06 from its answers in fp32 for these checkpoints
+/// of dense models.
 double logit_tolerance(const std::string& dtype) {
-  return dtype == "float32" ? 1e-4 : dtype == "float16" ? 5e-3 : 3e-2;
+  return dtype == "float32" ? 1e-4 : dtype == "float16" ? 5e-3 : 4e-2;
 }
 
 std::string name_of_type(DType dtype) {
