@@ -54,6 +54,18 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
   else fields.refuse_unknown();
 }
 
+/// Reads a retention, or the share of bytes that one is chosen for.
+void read_retention(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
+  Fields fields(object, where, Blame::usage);
+  if (fields.text("rule") != "auto") {
+    policy.retention = Retention::from_json(object, where);
+    return;
+  }
+  policy.kv_share = fields.number("share", 0, 1);
+  fields.refuse_unknown();
+  if (*policy.kv_share == 0) throw UsageError(where + ".share must be above 0 and at most 1, got 0");
+}
+
 /// Reads the shares of the KV, its format, or both.
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
@@ -141,7 +153,7 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& object, const std::
     policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
   if (fields.has("attention"))
     policy.attention_on_host = attention_from_json(fields.at("attention"), where + ": attention");
-  if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
+  if (fields.has("retention")) read_retention(fields.at("retention"), where + ": retention", policy);
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
   if (fields.has("schedule")) policy.continuous = continuous_from_text(fields.text("schedule"), where + ": schedule");
   if (fields.has("max_batched_tokens"))
@@ -180,6 +192,8 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
   for_each_field(both, below, [](auto& mine, const auto& other) {
     if (!mine) mine = other;
   });
+  if (kv_share) both.retention.reset();
+  else if (!retention) both.kv_share = below.kv_share;
   return both;
 }
 

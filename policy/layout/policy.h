@@ -97,6 +97,9 @@ struct PartialPolicy {
   std::optional<KvFormat> kv_format;
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
+  /// In place of a retention and a KV format: the share that keys and values may take of the full cache's bytes in 16
+  /// bits. settle_kv_share() chooses both (policy/layout/kv_share.h).
+  std::optional<double> kv_share = {};
   std::optional<bool> overlap, continuous;
   std::optional<std::int64_t> max_batched_tokens;
   std::array<std::optional<std::uint64_t>, 3> budgets;  ///< [offload::Tier]

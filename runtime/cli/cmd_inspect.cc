@@ -176,6 +176,7 @@ nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::st
       json["budgets"][name_of(tier)] = bytes_to_text(*bytes);
   if (!partial.gpu_batch_size) json["gpu_batch_size"] = kPerRun;
   if (!partial.num_gpu_batches) json["num_gpu_batches"] = kPerRun;
+  if (partial.kv_share) json["retention"] = {{"rule", "auto"}, {"share", *partial.kv_share}};
   if (!partial.weights)
     json["weights"] =
         partial.weight_format ? policy::to_text(*partial.weight_format) + "; placement " + kPerRun : kPerRun;

@@ -4,9 +4,11 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
+#include "policy/layout/kv_share.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/policy_flags.h"
 #include "runtime/model/model_source.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -47,6 +49,9 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  keydiff:HEAVY:RECENT      keys unlike the mean key; prompts need no scores of attention, a step reads a\n"
          "                            score a slot and updates a sum of keys a head\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
+         "  auto:SHARE                what lost least when measured among what takes SHARE of the full cache's bytes "
+         "in\n"
+         "                            16 bits; it chooses --kv-dtype as well\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. layers=full,1.5,0.5/0.8 has an\n"
          "entry for each layer, or one for each of its KV heads with strokes between them: a factor of HEAVY and\n"
          "RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's context.")
@@ -202,6 +207,16 @@ void set_coarse_bits(policy::PartialPolicy& policy) {
 
 }  // namespace
 
+/// Chooses the retention and the format of auto:SHARE.
+void PolicyFlags::settle_share(policy::PartialPolicy& policy, const std::filesystem::path& model) const {
+  if (!policy.kv_share) return;
+  if (!or_kv_dtypes.empty())
+    throw UsageError("--or-kv-dtype: the retention 'auto' chooses the type of keys and values; leave one of them out");
+  const double share = *policy.kv_share;
+  const auto choice = policy::settle_kv_share(policy, read_model_spec(model).head_dim);
+  log_info("auto:{} is --retention {} --kv-dtype {}", share, choice->retention, choice->format);
+}
+
 policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) const {
   policy::PartialPolicy file, flags;
   if (!policy_file.empty()) {
@@ -210,7 +225,8 @@ policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) co
   if (!percent.empty()) flags.set_percent({percent[0], percent[1], percent[2], percent[3], percent[4], percent[5]});
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
-  if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
+  flags.kv_share = policy::kv_share_from_text(retention, "--retention");
+  if (!retention.empty() && !flags.kv_share) flags.retention = policy::Retention::from_text(retention);
   if (!kv_dtype.empty() || compress_cache || !kv_keys.empty()) {
     const policy::KvFormat said = file.kv_format.value_or(policy::KvFormat{});
     policy::KvFormat format = said;
@@ -232,6 +248,7 @@ policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) co
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
   set_weight_format(both, model);
+  settle_share(both, model);
   set_coarse_bits(both);
   policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys" : policy_file + ": kv");
   return both;

@@ -44,6 +44,7 @@ struct PolicyFlags {
   void set_details(policy::KvFormat& format) const;
   std::array<std::optional<std::uint64_t>, 3> memory() const;
   void set_details(std::optional<policy::WeightFormat>& format) const;
+  void settle_share(policy::PartialPolicy& policy, const std::filesystem::path& model) const;
   void set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model) const;
 };
 
