@@ -336,6 +336,22 @@ class Answers(Case):
             self.refused(USAGE, wanted, "score", "--model", self.demo, "--input", self.input, "--output",
                          self.folder / "no.jsonl", "--retention", *flags)
 
+    def test_auto_says_what_it_chooses_and_computes_that(self):
+        ids = [(7 * i * i + 11 * i) % 4000 + 4 for i in range(80)]
+        request = [{"id": 0, "prompt_ids": ids[:60], "continuation_ids": ids[60:]}]
+        for share in ("0.5", "0.3", "0.1", "1"):
+            with self.subTest(share):
+                chosen = self.job(self.demo, request, "--retention", f"auto:{share}", command="score")
+                self.output.unlink()
+                said = WEFT.run("score", "--model", self.demo, "--input", self.input, "--output", self.output, "--backend", "cpu",
+                                "--gpu-batch-size", 1, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0,
+                                "--retention", f"auto:{share}").stderr.decode()
+                words = re.search(rf"auto:{share} is (--retention \S+ --kv-dtype \S+)", said).group(1).split()
+                self.assertEqual(self.job(self.demo, request, *words, command="score"), chosen)
+        for flags in (["--kv-dtype", "int8"], ["--or-kv-dtype", "int4"]):
+            self.refused(USAGE, flags[0], "generate", "--model", self.demo, "--input", self.input, "--output",
+                         self.folder / "no.jsonl", "--retention", "auto:0.2", *flags)
+
     def test_continuations_of_one_prompt_share_its_prefill(self):
         prompts = [[3, 4, 5, 6], [7, 8, 9], [3, 4, 5, 6], [3, 4, 5, 6], [7, 8, 9]]
         requests = [{"id": i, "prompt_ids": prompt, "continuation_ids": list(range(10 + i, 14 + 2 * i))}
