@@ -199,16 +199,18 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   const double all = sweep.with_rows(sequences);
   const auto per_chunk =
       std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, all);
-  double seconds = 0;
-  for (double left = all; left > 1e-9; left -= per_chunk) {
-    const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
+  const auto chunk = [&](double count) {
+    const double rows = count * sweep.tokens;
+    double seconds = 0;
     if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sub, sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
     if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sub, sweep));
-  }
-  return seconds;
+    return seconds;
+  };
+  const double whole = std::floor(all / per_chunk), rest = all - whole * per_chunk;
+  return whole * chunk(per_chunk) + (rest > 1e-9 ? chunk(rest) : 0);
 }
 
 double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
