@@ -349,6 +349,7 @@ TEST_CASE("numbers of 8 bits times their scales", "[runtime]") {
   CHECK(blocks[129 * 256 + 128] == 7);
   CHECK(read("weight_scale_inv", "\"shape\":[2,2]", {2, 3, 5, 7}, 127, 2) ==
         std::vector<float>(blocks.begin() + 127 * 256, blocks.begin() + 129 * 256));
+  CHECK(read("weight_scale", "\"shape\":[2,2]", {2, 3, 5, 7}, 0, 130) == blocks);  // as compressed-tensors names them
   CHECK(read("weight_scale", "\"shape\":[]", {0.5f}, 0, 1)[2] == -224);
   CHECK(read("weight_scale", "\"shape\":[1]", {0.5f}, 129, 1)[0] == 0.5f);
   std::vector<float> each(130);
