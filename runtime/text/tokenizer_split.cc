@@ -11,7 +11,8 @@ namespace weft::runtime {
 
 namespace {
 
-/// A part of a piece, and whether it is a match.
+/// A part of a piece, and whether it is a match. Only matches may be empty, such as those of looks ahead; they part
+/// what is on their sides.
 struct Range {
   std::size_t begin, end;
   bool match;
@@ -56,16 +57,16 @@ std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t 
 
 std::vector<Range> ranges_of(const SplitStep& step, std::string_view text, Regex::Scratch& scratch) {
   std::vector<Range> ranges;
-  std::size_t done = 0;
+  std::size_t done = 0, last_end = std::string_view::npos;  // of what is in a range; of the last match
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = match_end(step, text, at, scratch);
-    if (end == std::string_view::npos) {
-      at += utf8_at(text, at).bytes;
-      continue;
+    const bool empty = end == at, found = end != std::string_view::npos && !(empty && at == last_end);
+    if (found) {
+      if (at > done) ranges.push_back({done, at, step.invert});
+      ranges.push_back({at, end, !step.invert});
+      done = last_end = end;
     }
-    if (at > done) ranges.push_back({done, at, step.invert});
-    ranges.push_back({at, end, !step.invert});
-    done = at = end;
+    at = found && !empty ? end : at + utf8_at(text, at).bytes;
   }
   if (done < text.size()) ranges.push_back({done, text.size(), step.invert});
   return ranges;
@@ -91,8 +92,9 @@ void cut(const SplitStep& step, const Piece& piece, std::vector<Piece>& out, Reg
     else kept.push_back(range);
   }
   for (const Range& range : kept)
-    out.push_back(
-        {piece.text.substr(range.begin, range.end - range.begin), range.begin == 0 ? piece.start : Start::segment});
+    if (range.end > range.begin)
+      out.push_back(
+          {piece.text.substr(range.begin, range.end - range.begin), range.begin == 0 ? piece.start : Start::segment});
 }
 
 /// Writes spaces as SentencePiece does.
