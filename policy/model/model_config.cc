@@ -320,7 +320,9 @@ ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
   model.mlp_bias = flag(fields, "mlp_bias", false);
   model.tied_head = flag(fields, "tie_word_embeddings", true);
   model.rotary_layers = rotary_layers_from_config(fields, model.layers);
-  if (flag(fields, "use_sliding_window", false) && fields.has("sliding_window"))
+  // layer_types gives layers their window whatever use_sliding_window says, as transformers' mask does.
+  const bool listed = fields.has("layer_types") && !fields.is_null("layer_types");
+  if ((listed || flag(fields, "use_sliding_window", false)) && fields.has("sliding_window"))
     model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
                                   [&](int layer) { return !model.rotates(layer); });
   return model;

@@ -18,10 +18,11 @@ using Part = QuantisationPart;
 constexpr std::size_t kMostPlain = 1 << 16, kMostName = 256;
 
 [[noreturn]] void refuse_method(const std::string& where, const std::string& what) {
-  throw DataError(where + " " + what +
-                  "; read are compressed-tensors (pack-quantized, nvfp4- and mxfp4-pack-quantized, float-quantized), "
-                  "gptq, awq, mxfp4, modelopt (NVFP4, FP8), bitsandbytes, fp8, and what weft convert writes: " +
-                  kInstead);
+  throw DataError(
+      where + " " + what +
+      "; read are compressed-tensors (pack-quantized, int-quantized, nvfp4- and mxfp4-pack-quantized, "
+      "float-quantized), gptq, awq, mxfp4, modelopt (NVFP4, FP8), bitsandbytes, fp8, and what weft convert writes: " +
+      kInstead);
 }
 
 /// `other` if only that key is present, otherwise `key`.
@@ -136,6 +137,24 @@ Quantisation read_packed_integers(Part& fields) {
   return *all;
 }
 
+/// Signed bytes with a scale for each row. Activations are not quantised, as with floats of 8 bits.
+Quantisation read_signed_bytes(Part& fields) {
+  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
+  fields.for_each_group([](Part& group) {
+    if (group.word("format", "int-quantized") != "int-quantized") group.unread("format", "int-quantized");
+    Part weights(group.at("weights"), group.where + ".weights");
+    if (weights.word("type", "int") != "int") weights.unread("type", "int");
+    if (weights.integer("num_bits", 1, 64) != 8) weights.unread("num_bits", "8");
+    if (weights.word("strategy", "tensor") != "channel") weights.unread("strategy", "channel");
+    if (!weights.flag("symmetric", true)) weights.unread("symmetric", "true");
+  });
+  return {.packing = Packing::compressed_tensors,
+          .dtype = DType::i8,
+          .group = kWholeRowGroup,
+          .whole_rows = true,
+          .uniform = true};
+}
+
 Quantisation read_compressed_tensors(Part& fields) {
   for (const char* key : {"sparsity_config", "transform_config"}) {
     if (fields.absent(key)) continue;
@@ -145,9 +164,11 @@ Quantisation read_compressed_tensors(Part& fields) {
   }
   const std::string format = fields.word("format", "");
   if (format == "pack-quantized") return read_packed_integers(fields);
+  if (format == "int-quantized") return read_signed_bytes(fields);
   if (format == "float-quantized") return read_float_quantized(fields);
   if (format == "nvfp4-pack-quantized" || format == "mxfp4-pack-quantized") return read_fp4(fields);
-  fields.unread("format", "pack-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized or float-quantized");
+  fields.unread("format",
+                "pack-quantized, int-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized or float-quantized");
 }
 
 /// A list of tensors' names, sorted; empty if there is none.

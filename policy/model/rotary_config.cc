@@ -11,17 +11,20 @@
 namespace weft::policy {
 namespace {
 
-std::int64_t trained_positions(Fields& fields, std::int64_t fallback) {
-  return fields.integer("original_max_position_embeddings", 1, 1 << 24, fallback);
+/// The context that a model was trained with before its rotary embedding was scaled, unless it is null.
+std::optional<std::int64_t> trained_if_any(Fields& fields) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  if (!fields.has(kKey) || fields.is_null(kKey)) return {};
+  return fields.integer(kKey, 1, 1 << 24);
 }
 
 /// Llama 3.1's scaling: slows low frequencies by `factor`, keeps high ones, and blends smoothly in between.
-void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positions) {
+void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, std::int64_t trained_positions) {
   const auto factor = static_cast<float>(fields.number("factor", 1, 1e6));
   const auto low = static_cast<float>(positive(fields, "low_freq_factor", 1e6));
   const auto high = static_cast<float>(positive(fields, "high_freq_factor", 1e6));
   if (!(low < high)) fields.refuse_field("high_freq_factor", "more than low_freq_factor");
-  const auto trained = static_cast<float>(trained_positions(fields, positions));
+  const auto trained = static_cast<float>(trained_positions);
   for (float& frequency : frequencies) {
     const float wave = 2 * std::numbers::pi_v<float> / frequency;
     const float smooth = std::clamp((trained / wave - low) / (high - low), 0.0f, 1.0f);
@@ -37,8 +40,9 @@ std::optional<double> number_if_any(Fields& fields, const char* key, double low,
 
 /// YaRN (arXiv 2309.00071): slows frequencies that turn less than beta_slow times within the trained context by
 /// `factor`, keeps those that turn more than beta_fast times, and blends in between. Returns the magnitude.
-float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double theta, int positions) {
-  const double trained = double(trained_positions(fields, positions));
+float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double theta, int positions,
+                    std::int64_t trained_positions) {
+  const auto trained = double(trained_positions);
   const double factor = number_if_any(fields, "factor", 1e-6, 1e6).value_or(positions / trained);
   const auto dims = static_cast<int>(2 * frequencies.size());
   const auto pair_that_turns = [&](double times) {
@@ -66,9 +70,7 @@ float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double thet
 /// LongRoPE (arXiv 2402.13753): divides each frequency by a factor of its own. Returns the magnitude. Its second set of
 /// factors, for sequences longer than the trained context, is not used: a sequence that grows past that length would
 /// have keys rotated by both sets. The context therefore ends there.
-float scale_as_longrope(std::vector<float>& frequencies, Fields& fields, std::int64_t trained_at_top,
-                        ModelSpec& model) {
-  const std::int64_t trained = trained_positions(fields, trained_at_top);
+float scale_as_longrope(std::vector<float>& frequencies, Fields& fields, std::int64_t trained, ModelSpec& model) {
   const double factor = number_if_any(fields, "factor", 1e-6, 1e6).value_or(double(model.positions) / double(trained));
   const nlohmann::json& list = fields.at("short_factor");
   const auto is_factor = [](const nlohmann::json& x) { return x.is_number() && x > 1e-6 && x < 1e6; };
@@ -96,6 +98,7 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
   read(fields, keys.theta, keys.fraction);
   std::string type = "default";
   std::optional<Fields> nested;
+  bool of_layers = false;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (nested || !fields.has(key) || fields.is_null(key)) continue;
     const nlohmann::json* object = &fields.at(key);
@@ -104,6 +107,7 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
         (object->contains("full_attention") || object->contains("sliding_attention"))) {
       if (!object->contains(keys.layers) || object->at(keys.layers).is_null()) continue;
       object = &object->at(keys.layers), place = place + ": " + keys.layers;
+      of_layers = true;
     } else if (!keys.scaled) {
       continue;
     }
@@ -129,16 +133,20 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
     rotary.frequencies.push_back(1 /
                                  std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
   if (model.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // as transformers
+  // As in transformers, the key at the top is the stronger one, but is not of layers with an entry of their own.
+  const auto trained = [&] {
+    const auto at_top = of_layers ? std::nullopt : trained_if_any(fields);
+    return at_top ? *at_top : trained_if_any(*nested).value_or(model.positions);
+  };
   if (type == "llama3") {
-    scale_as_llama3(rotary.frequencies, *nested, model.positions);
+    scale_as_llama3(rotary.frequencies, *nested, trained());
   } else if (type == "linear") {
     const auto factor = static_cast<float>(nested->number("factor", 1, 1e6));
     for (float& frequency : rotary.frequencies) frequency /= factor;
   } else if (type == "yarn") {
-    rotary.magnitude = scale_as_yarn(rotary.frequencies, *nested, theta, model.positions);
+    rotary.magnitude = scale_as_yarn(rotary.frequencies, *nested, theta, model.positions, trained());
   } else if (type == "longrope") {
-    rotary.magnitude =
-        scale_as_longrope(rotary.frequencies, *nested, trained_positions(fields, model.positions), model);
+    rotary.magnitude = scale_as_longrope(rotary.frequencies, *nested, trained(), model);
   } else if (type != "default" && type != "dynamic") {  // dynamic scales beyond the context alone
     throw DataError(where + ": rope_type '" + type.substr(0, 40) +
                     "' is not supported; supported: default, dynamic, linear, llama3, longrope, yarn");

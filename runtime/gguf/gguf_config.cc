@@ -79,7 +79,7 @@ class ConfigMaker {
     if (architecture_.windows) add_windows();
     if (architecture_.scales) add_scales();
     if (architecture_.experts) add_experts();
-    if (family_ == "gemma3_text") add_gemma3();
+    if (family_ == "gemma2" || family_ == "gemma3_text") add_gemma();
     if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
     if (family_ == "glm4") config_["attention_bias"] = model_.tensor("blk.0.attn_q.bias") != nullptr;
     add_gguf_token_ids(gguf_, config_);
@@ -111,7 +111,7 @@ class ConfigMaker {
         if (has(rest) && !is_zero(key(rest))) refuse_key(key(rest));
     };
     refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
-            "attention.temperature_scale", "attn_logit_softcapping", "nextn_predict_layers", "rope.dimension_sections",
+            "attention.temperature_scale", "nextn_predict_layers", "rope.dimension_sections",
             "embedding_length_per_layer_input", "rope.global.freq_base", "rope.local.freq_base"});
     refuse({"expert_shared_count", "expert_shared_feed_forward_length", "expert_chunk_feed_forward_length",
             "expert_group_count", "expert_group_used_count", "expert_weights_scale", "leading_dense_block_count",
@@ -119,7 +119,8 @@ class ConfigMaker {
     if (!architecture_.scales) refuse({"logit_scale", "residual_scale", "embedding_scale", "attention.scale"});
     if (!architecture_.windows) refuse({"attention.sliding_window"});
     if (architecture_.full_every == 0) refuse({"attention.sliding_window_pattern", "rope.freq_base_swa"});
-    if (family_ != "gemma3_text") refuse({"final_logit_softcapping"});
+    if (family_ != "gemma2") refuse({"attn_logit_softcapping"});
+    if (family_ != "gemma2" && family_ != "gemma3_text") refuse({"final_logit_softcapping"});
   }
   bool is_zero(const std::string& name) const {
     const GgufValue& value = gguf_.metadata.at(name);
@@ -163,7 +164,8 @@ class ConfigMaker {
   /// The scaling that the metadata describes; null if it describes none.
   ordered_json plain_scaling() const {
     const std::string type_key = key("rope.scaling.type"), type = gguf_.text(type_key, "none");
-    if (type == "none") return {};
+    if (type == "none")  // an absent scaling of gpt_oss would mean YaRN
+      return family_ == "gpt_oss" ? ordered_json{{"rope_type", "default"}} : ordered_json();
     if (type != "linear" && type != "yarn")
       gguf_.refuse(GgufFault::bad_metadata,
                    "the metadata's " + in_quotes(type_key) + " is " + in_quotes(type) + "; read are linear and yarn");
@@ -257,16 +259,22 @@ class ConfigMaker {
     for (const bool slides : sliding_layers())
       types.push_back(slides && window > 0 ? "sliding_attention" : "full_attention");
     config_["layer_types"] = std::move(types);
-    if (family_ == "olmo3" && number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
+    if (family_ != "gemma3_text" && number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
       refuse_key(key("rope.freq_base_swa"));
   }
 
-  void add_gemma3() {
-    constexpr int kLayersOf27B = 62;  // whose queries alone are scaled by another size than that of a head
+  void add_gemma() {
+    // The layers of the 27B models, whose queries alone are scaled by another size than that of a head.
+    const int largest = family_ == "gemma2" ? 46 : 62;
     config_["hidden_activation"] = config_["hidden_act"];
-    config_["query_pre_attn_scalar"] = layers_ == kLayersOf27B ? hidden_ / heads_ : head_dim_;
-    config_["rope_local_base_freq"] = number("rope.freq_base_swa", 10000);
-    if (const double cap = number("final_logit_softcapping", 0); cap != 0) config_["final_logit_softcapping"] = cap;
+    config_["query_pre_attn_scalar"] = layers_ == largest ? hidden_ / heads_ : head_dim_;
+    const auto cap = [&](const char* rest, double fallback) {
+      const double value = number(rest, fallback);
+      config_[rest] = value != 0 ? ordered_json(value) : ordered_json();
+    };
+    cap("final_logit_softcapping", family_ == "gemma2" ? 30 : 0);
+    if (family_ == "gemma2") cap("attn_logit_softcapping", 50);
+    else config_["rope_local_base_freq"] = number("rope.freq_base_swa", 10000);
   }
 
   void add_experts() {

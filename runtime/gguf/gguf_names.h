@@ -12,7 +12,7 @@ namespace gguf_parts {
 inline constexpr unsigned kQkv = 1, kFusedQkv = 2, kQkvBias = 4, kHeadNorms = 8;
 inline constexpr unsigned kGateUp = 16, kFusedGateUp = 32;
 inline constexpr unsigned kInputNorms = 64;  ///< before attention and mlp
-inline constexpr unsigned kGemma3Norms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
+inline constexpr unsigned kGemmaNorms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
 inline constexpr unsigned kExperts = 1024, kMixtralExperts = 2048;  ///< all of a layer in one tensor
 inline constexpr unsigned kRouter = 4096, kGraniteRouter = 8192;
 inline constexpr unsigned kGptOss = 16384;  ///< its router, norms, sinks and biases

@@ -37,8 +37,11 @@ constexpr const char* kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::array kPreTokenizers{
     PreTokenizer{.name = "gpt-2", .pattern = nullptr},
+    PreTokenizer{.name = "olmo", .pattern = nullptr, .nfc = true},
     PreTokenizer{.name = "smollm", .pattern = nullptr, .digits = true},
     PreTokenizer{.name = "refact", .pattern = nullptr, .digits = true},
     PreTokenizer{.name = "dbrx", .pattern = kLlama3},
@@ -47,7 +50,10 @@ constexpr std::array kPreTokenizers{
     PreTokenizer{.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .begins = true},
     PreTokenizer{.name = "llama3", .pattern = kLlama3, .whole_words = true, .begins = true},
     PreTokenizer{.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .begins = true},
+    PreTokenizer{.name = "smaug-bpe", .pattern = kLlama3, .whole_words = true},
     PreTokenizer{.name = "qwen2", .pattern = kQwen2, .nfc = true},
+    PreTokenizer{.name = "deepseek-r1-qwen", .pattern = kQwen2, .nfc = true},
+    PreTokenizer{.name = "gpt-4o", .pattern = kO200k, .whole_words = true},
     PreTokenizer{.name = "tekken", .pattern = kTekken, .whole_words = true, .begins = true},
 };
 

@@ -11,7 +11,8 @@
 // or, with double quantisation, NAME.absmax in bytes. Then a largest is NAME.nested_quant_map [256] for its byte, times
 // NAME.nested_absmax for its block of "nested_blocksize" bytes, plus "nested_offset".
 //
-// With 8 bits NAME [rows, cols] are signed bytes. A number is its byte times SCB [rows] / 127.
+// With 8 bits NAME [rows, cols] are signed bytes. A number is its byte times SCB [rows] / 127. compressed-tensors has
+// such matrices too: a number is its byte times NAME_scale [rows, 1].
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -33,9 +34,9 @@ constexpr std::int64_t kLargestBlock = 1 << 20;
 constexpr int kSignedZero = 128, kLargestByte = 127;
 constexpr int kWholeRowGroup = 128;
 
-bool is_of(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name, bool bytes) {
-  return how.packing == Quantisation::Packing::bitsandbytes && how.keeps_levels() == bytes &&
-         name.ends_with(".weight") && checkpoint.find(name);
+bool has_table(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
+  return how.packing == Quantisation::Packing::bitsandbytes && !how.keeps_levels() && name.ends_with(".weight") &&
+         checkpoint.find(name);
 }
 
 /// What NAME.quant_state says.
@@ -140,7 +141,7 @@ class TableLevels : public StoredMatrix {
 };
 
 bool has_table_levels(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
-  return is_of(checkpoint, how, name, false) && (state_of(checkpoint, name) || checkpoint.find(name + ".absmax"));
+  return has_table(checkpoint, how, name) && (state_of(checkpoint, name) || checkpoint.find(name + ".absmax"));
 }
 
 /// The shape of a tensor of so many bytes: [elements, 1], of whatever type it has.
@@ -172,13 +173,22 @@ std::unique_ptr<StoredMatrix> open_table_levels(const Checkpoint& checkpoint, co
   return std::make_unique<TableLevels>(checkpoint, name, rows, cols);
 }
 
-std::string scb_of(const std::string& name) { return module_of(name) + ".SCB"; }
+bool by_bitsandbytes(const Quantisation& how) { return how.packing == Quantisation::Packing::bitsandbytes; }
+
+std::string row_scales_of(const Quantisation& how, const std::string& name) {
+  return by_bitsandbytes(how) ? module_of(name) + ".SCB" : name + "_scale";
+}
 
 class SignedBytes : public StoredMatrix {
  public:
-  SignedBytes(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols)
-      : StoredMatrix(name, rows, cols, {.type = DType::i8, .group = kWholeRowGroup, .name = "bitsandbytes int8"}),
-        checkpoint_(checkpoint), levels_(*checkpoint.find(name)), scales_(*checkpoint.find(scb_of(name))) {}
+  SignedBytes(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name, std::int64_t rows,
+              std::int64_t cols)
+      : StoredMatrix(name, rows, cols,
+                     {.type = DType::i8,
+                      .group = kWholeRowGroup,
+                      .name = by_bitsandbytes(how) ? "bitsandbytes int8" : "compressed-tensors int8"}),
+        checkpoint_(checkpoint), levels_(*checkpoint.find(name)), scales_(*checkpoint.find(row_scales_of(how, name))),
+        divisor_(by_bitsandbytes(how) ? kLargestByte : 1) {}
 
   void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
     to.levels.clear(), to.scales.clear(), to.minima.clear();
@@ -206,7 +216,7 @@ class SignedBytes : public StoredMatrix {
   std::vector<float> read_scales(std::int64_t first_row, std::int64_t rows) const {
     std::vector<float> scales = read_floats(checkpoint_, scales_, first_row, rows);
     for (std::size_t i = 0; i < scales.size(); ++i) {
-      scales[i] /= kLargestByte;
+      scales[i] /= divisor_;
       if (!std::isfinite(scales[i] * kSignedZero))
         refuse_tensor(
             checkpoint_, scales_,
@@ -217,23 +227,29 @@ class SignedBytes : public StoredMatrix {
 
   const Checkpoint& checkpoint_;
   const TensorInfo &levels_, &scales_;
+  float divisor_;
 };
 
 bool has_signed_bytes(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
-  return is_of(checkpoint, how, name, true) && checkpoint.find(name)->dtype == "I8";
+  const bool of_rows = by_bitsandbytes(how) || how.packing == Quantisation::Packing::compressed_tensors;
+  const TensorInfo* const tensor =
+      of_rows && how.dtype == DType::i8 && name.ends_with(".weight") ? checkpoint.find(name) : nullptr;
+  return tensor && tensor->dtype == "I8";
 }
 
-std::vector<TensorNeed> needs_of_signed_bytes(const Checkpoint&, const Quantisation&, const std::string& name,
+std::vector<TensorNeed> needs_of_signed_bytes(const Checkpoint&, const Quantisation& how, const std::string& name,
                                               std::int64_t rows, std::int64_t cols) {
   if (cols % 8 != 0)
     throw CheckpointError(Fault::bad_shape, "tensor " + in_quotes(name) + ": rows of " + std::to_string(cols) +
                                                 " numbers are not read quantised; wanted a multiple of 8");
-  return {{name, {rows, cols}, {"I8"}, true}, {scb_of(name), {rows}, {"F32"}, true}};
+  TensorNeed scales{.name = row_scales_of(how, name), .shape = {rows}, .dtypes = {"F32"}, .row_major = true};
+  if (!by_bitsandbytes(how)) scales.shape = {rows, 1}, scales.dtypes = {};
+  return {{name, {rows, cols}, {"I8"}, true}, std::move(scales)};
 }
 
-std::unique_ptr<StoredMatrix> open_signed_bytes(const Checkpoint& checkpoint, const Quantisation&,
+std::unique_ptr<StoredMatrix> open_signed_bytes(const Checkpoint& checkpoint, const Quantisation& how,
                                                 const std::string& name, std::int64_t rows, std::int64_t cols) {
-  return std::make_unique<SignedBytes>(checkpoint, name, rows, cols);
+  return std::make_unique<SignedBytes>(checkpoint, how, name, rows, cols);
 }
 
 }  // namespace

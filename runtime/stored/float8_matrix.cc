@@ -1,6 +1,6 @@
 // runtime/stored/float8_matrix.cc: matrices of numbers of 8 bits (E4M3, without infinities) with scales in a tensor
-// of their own: weight_scale_inv [rows / 128, cols / 128] for blocks of 128 x 128, or weight_scale, one for the whole
-// matrix or one for each row. A number is its 8 bits' times its scale.
+// of their own: weight_scale_inv or weight_scale [rows / 128, cols / 128] for blocks of 128 x 128, or weight_scale, one
+// for the whole matrix or one for each row. A number is its 8 bits' times its scale.
 #include <cmath>
 
 #include "kernels/error.h"
@@ -25,9 +25,12 @@ struct Scales {
 };
 
 Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols) {
+  const std::vector<std::int64_t> by_blocks{blocks_of(rows), blocks_of(cols)};
   if (const TensorInfo* const blocks = checkpoint.find(name + "_scale_inv"); blocks && blocks->shape.size() == 2)
-    return {blocks, kBlockSide, kBlockSide, {blocks_of(rows), blocks_of(cols)}};
+    return {blocks, kBlockSide, kBlockSide, by_blocks};
   Scales found{checkpoint.find(name + "_scale"), rows, cols, {}};
+  if (found.tensor && found.tensor->shape == by_blocks)  // as compressed-tensors names them
+    return {found.tensor, kBlockSide, kBlockSide, by_blocks};
   if (!found.tensor) found.tensor = checkpoint.find(name + "_scale_inv");
   if (!found.tensor)
     throw CheckpointError(Fault::missing_tensor, checkpoint.files().front().string() + ": tensor " + in_quotes(name) +

@@ -271,8 +271,7 @@ bool Regex::Set::has(char32_t code) const {
 }
 
 std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch) const {
-  const std::size_t end = run(0, text, at, scratch, 0);
-  return end == at ? std::string_view::npos : end;
+  return run(0, text, at, scratch, 0);
 }
 
 std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Scratch& scratch,

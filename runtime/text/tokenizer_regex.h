@@ -30,7 +30,7 @@ class Regex {
     };
     std::vector<Level> levels;
   };
-  /// The end of the match that begins at text[at], or npos if there is none or it is empty.
+  /// The end of the match that begins at text[at], which is `at` if it is empty, or npos if there is none.
   std::size_t match(std::string_view text, std::size_t at, Scratch& scratch) const;
 
   struct Set {

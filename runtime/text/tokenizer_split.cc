@@ -1,5 +1,7 @@
 #include "runtime/text/tokenizer_split.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "runtime/base/utf8.h"
@@ -11,18 +13,36 @@ namespace weft::runtime {
 
 namespace {
 
-/// A part of a piece, and whether it is a match.
+/// A part of a piece, and whether it is a match. Only matches may be empty, such as those of looks ahead; they part
+/// what is on their sides.
 struct Range {
   std::size_t begin, end;
   bool match;
 };
+
+/// Characters that Hugging Face's Punctuation sees otherwise than \p{P} of its patterns, which is of a later Unicode.
+constexpr std::array kOtherPunctuation = std::to_array<std::pair<char32_t, char32_t>>(
+    {{0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
+     {0x166D, 0x166D},   {0x1B4E, 0x1B4F},   {0x1B7D, 0x1B7F},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+     {0x10D6E, 0x10D6E}, {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x111C9, 0x111C9},
+     {0x113D4, 0x113D5}, {0x113D7, 0x113D8}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B}, {0x1145D, 0x1145D},
+     {0x11660, 0x1166C}, {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2},
+     {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11BE1, 0x11BE1},
+     {0x11C41, 0x11C45}, {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
+     {0x12FF1, 0x12FF2}, {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E5FF, 0x1E5FF},
+     {0x1E95E, 0x1E95F}});
+
+bool is_other_punctuation(char32_t code) {
+  return std::any_of(kOtherPunctuation.begin(), kOtherPunctuation.end(),
+                     [code](const auto& range) { return code >= range.first && code <= range.second; });
+}
 
 bool is_punctuation(std::string_view text, const Utf8Char& c) {
   const char ascii = text.front();
   if (c.bytes == 1)
     return (ascii >= '!' && ascii <= '/') || (ascii >= ':' && ascii <= '@') || (ascii >= '[' && ascii <= '`') ||
            (ascii >= '{' && ascii <= '~');
-  return c.state == Utf8::valid && char_kind(c.code) == CharKind::punctuation;
+  return c.state == Utf8::valid && (char_kind(c.code) == CharKind::punctuation) != is_other_punctuation(c.code);
 }
 
 /// The end of a match of the step at text[at], or npos.
@@ -56,16 +76,16 @@ std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t 
 
 std::vector<Range> ranges_of(const SplitStep& step, std::string_view text, Regex::Scratch& scratch) {
   std::vector<Range> ranges;
-  std::size_t done = 0;
+  std::size_t done = 0, last_end = std::string_view::npos;  // of what is in a range; of the last match
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = match_end(step, text, at, scratch);
-    if (end == std::string_view::npos) {
-      at += utf8_at(text, at).bytes;
-      continue;
+    const bool empty = end == at, found = end != std::string_view::npos && !(empty && at == last_end);
+    if (found) {
+      if (at > done) ranges.push_back({done, at, step.invert});
+      ranges.push_back({at, end, !step.invert});
+      done = last_end = end;
     }
-    if (at > done) ranges.push_back({done, at, step.invert});
-    ranges.push_back({at, end, !step.invert});
-    done = at = end;
+    at = found && !empty ? end : at + utf8_at(text, at).bytes;
   }
   if (done < text.size()) ranges.push_back({done, text.size(), step.invert});
   return ranges;
@@ -91,8 +111,9 @@ void cut(const SplitStep& step, const Piece& piece, std::vector<Piece>& out, Reg
     else kept.push_back(range);
   }
   for (const Range& range : kept)
-    out.push_back(
-        {piece.text.substr(range.begin, range.end - range.begin), range.begin == 0 ? piece.start : Start::segment});
+    if (range.end > range.begin)
+      out.push_back(
+          {piece.text.substr(range.begin, range.end - range.begin), range.begin == 0 ? piece.start : Start::segment});
 }
 
 /// Writes spaces as SentencePiece does.

@@ -29,7 +29,7 @@ struct SplitStep {
     pattern,      ///< `regex`
     text,         ///< `text` itself
     digit,        ///< one number (\p{N})
-    punctuation,  ///< one character of ASCII's punctuation or \p{P}
+    punctuation,  ///< one character of ASCII's punctuation, or of Unicode 8's
     bytes,        ///< writes the pieces in GPT-2's alphabet, in which the steps that follow see them
     gpt2_bytes,   ///< the same after GPT-2's pattern has cut them
     words,        ///< leaves white space out

@@ -100,6 +100,24 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
   CHECK(double(longrope.rotary_magnitude) == Approx(std::sqrt(1 + std::log(32) / std::log(4096))));
   CHECK(policy::context_text(longrope).starts_with("4096 (of 131072; longer sequences need"));
 
+  // The trained context at the top is the stronger one, for each scaling that needs it.
+  for (const char* scaling : {R"("rope_type":"yarn","factor":4.0)",
+                              R"("rope_type":"llama3","factor":4.0,"low_freq_factor":1.0,"high_freq_factor":4.0)",
+                              R"("rope_type":"longrope","short_factor":[1,2],"long_factor":[3,4])"}) {
+    CAPTURE(scaling);
+    const auto trained = [&](const std::string& nested, const std::string& at_top) {
+      return llama(R"("hidden_size":32,"num_attention_heads":8,"rope_scaling":{)" + (scaling + nested) + "}" + at_top);
+    };
+    const std::string key = R"(,"original_max_position_embeddings":)";
+    const auto same = [](const ModelSpec& a, const ModelSpec& b) {
+      return a.rotary == b.rotary && a.rotary_magnitude == b.rotary_magnitude && a.positions == b.positions;
+    };
+    CHECK(same(trained("", key + "64"), trained(key + "64", "")));
+    CHECK(same(trained(key + "512", key + "64"), trained(key + "64", "")));
+    CHECK(same(trained(key + "64", key + "null"), trained(key + "64", "")));
+    CHECK_FALSE(same(trained("", ""), trained(key + "64", "")));
+  }
+
   const auto neox = [](const std::string& keys) { return from(R"({"model_type":"gpt_neox",)" + keys + "}"); };
   CHECK(neox(R"("rotary_pct":1.0,"rotary_emb_base":20000)").rotary.size() == 48);
   CHECK(double(neox(R"("rotary_emb_base":20000)").rotary[1]) == Approx(std::pow(20000, -2.0 / 24)));
@@ -139,6 +157,13 @@ TEST_CASE("sliding windows are of the layers that transformers gives them", "[po
             .windows == Windows{512, 0, 512, 0});
   CHECK(from(R"({"model_type":"gemma2","num_hidden_layers":3})").windows == Windows{4096, 0, 4096});
   CHECK(from(R"({"model_type":"phi3","sliding_window":2047,"num_hidden_layers":2})").windows == Windows{2047, 2047});
+  const auto smollm3 = [](const std::string& keys) {
+    return from(R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layers":[1,0],"sliding_window":64)" + keys +
+                "}");
+  };
+  CHECK(smollm3("").windows.empty());
+  CHECK(smollm3(R"(,"use_sliding_window":true)").windows == Windows{0, 64});
+  CHECK(smollm3(R"(,"layer_types":["sliding_attention","full_attention"])").windows == Windows{64, 0});
   CHECK_THROWS_WITH(qwen(R"(,"layer_types":["chunked_attention",0,0,0])"), Contains("layer_types"));
   CHECK_THROWS_WITH(qwen(R"(,"layer_types":["full_attention"])"), Contains("each of the 4 layers"));
   CHECK_THROWS_WITH(from(R"({"model_type":"mistral","sliding_window":1})"), Contains("sliding_window"));

@@ -145,9 +145,20 @@ TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]")
   CHECK_THROWS_WITH(read(int8, R"({"load_in_8bit":false})"), Contains("'load_in_4bit' is missing"));
   CHECK_THROWS_WITH(read(int8, R"({"load_in_8bit":1})"), Contains("'load_in_8bit'"));
 
+  const char* const of_rows = R"({"format":"int-quantized","config_groups":{"group_0":{"input_activations":
+      {"num_bits":8,"dynamic":true},"weights":{"num_bits":8,"strategy":"channel","group_size":null}}}})";
+  json bytes = kCompressed;
+  bytes.merge_patch(json::parse(of_rows));
+  CHECK((read(bytes).packing == Packing::compressed_tensors && read(bytes).dtype == DType::i8));
+  CHECK((read(bytes).whole_rows && read(bytes).group == 128 && read(bytes).uniform));
+
   const auto group = [](const json& base, const std::string& patch, const char* words) {
     CHECK_THROWS_WITH(read(base, (R"({"config_groups":{"group_0":)" + patch + "}}").c_str()), Contains(words));
   };
+  group(bytes, R"({"weights":{"num_bits":4}})", "'num_bits' must be 8");
+  group(bytes, R"({"weights":{"strategy":"tensor"}})", "'strategy' must be channel");
+  group(bytes, R"({"weights":{"symmetric":false}})", "'symmetric' must be true");
+  group(bytes, R"({"format":"pack-quantized"})", "'format' must be int-quantized");
   group(nv, R"({"weights":{"group_size":32}})", "'group_size' must be 16, got 32");
   group(nv, R"({"weights":{"num_bits":8}})", "'num_bits' must be 4");
   group(nv, R"({"weights":{"type":"int"}})", "'type' must be float");
@@ -190,7 +201,7 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
   refused(kAwq, R"({"group_size":16})", "'group_size'");
   refused(kAwq, R"({"version":"gemv"})", "'version' must be gemm");
   refused(kAwq, R"({"zero_point":false})", "'zero_point' must be true");
-  refused(kCompressed, R"({"format":"int-quantized"})", "'format' must be pack-quantized");
+  refused(kCompressed, R"({"format":"marlin-24"})", "'format' must be pack-quantized");
   refused(kCompressed, R"({"format":null})", "'format' is missing");
   refused(kCompressed, R"({"kv_cache_scheme":{"num_bits":8}})", "'kv_cache_scheme' must be null");
   refused(kCompressed, R"({"sparsity_config":{"format":"sparse-24-bitmask"}})", "'sparsity_config'");

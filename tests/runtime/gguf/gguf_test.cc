@@ -228,8 +228,7 @@ TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtim
     const Written written(file.bytes());
     CHECK_THROWS_WITH(gguf_config(GgufModel::open(written.path)), Contains(words) && Contains(written.path.string()));
   };
-  refused(tiny_gguf("gemma2"),
-          "architecture 'gemma2', which Weft does not compute; of GGUF files it reads llama, qwen2");
+  refused(tiny_gguf("bloom"), "architecture 'bloom', which Weft does not compute; of GGUF files it reads llama, qwen2");
   refused(tiny_gguf("qwen2").integer("qwen2.expert_count", 8), "mixture of experts");
   refused(tiny_gguf().integer("llama.expert_count", 8), "has no 'llama.expert_used_count'");
   refused(tiny_gguf().integer("llama.expert_count", 8).integer("llama.expert_shared_count", 1),
@@ -269,6 +268,19 @@ TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]
   const auto unwindowed = config_of(tiny_gguf("gemma3"));
   CHECK(unwindowed.at("sliding_window").is_null());
   CHECK(unwindowed.at("layer_types") == nlohmann::ordered_json::array({"full_attention"}));
+  const auto gemma2 = config_of(tiny_gguf("gemma2").integer("gemma2.attention.sliding_window", 8));
+  CHECK(gemma2.at("model_type") == "gemma2");
+  CHECK((gemma2.at("attn_logit_softcapping") == 50 && gemma2.at("final_logit_softcapping") == 30));
+  CHECK(gemma2.at("query_pre_attn_scalar") == 16);
+  CHECK(gemma2.at("layer_types") == nlohmann::ordered_json::array({"sliding_attention"}));
+  CHECK(config_of(tiny_gguf("gemma2").number("gemma2.attn_logit_softcapping", 20)).at("attn_logit_softcapping") == 20);
+  const auto gpt_oss = [] {
+    return tiny_gguf("gpt-oss").integer("gpt-oss.expert_count", 4).integer("gpt-oss.expert_used_count", 2);
+  };
+  CHECK(config_of(gpt_oss()).at("rope_scaling") == nlohmann::ordered_json{{"rope_type", "default"}});
+  CHECK_THROWS_WITH(
+      config_of(gpt_oss().integer("gpt-oss.attention.sliding_window", 8).number("gpt-oss.rope.freq_base_swa", 5)),
+      Contains("'gpt-oss.rope.freq_base_swa', which is not read"));
   CHECK(config_of(tiny_gguf("olmo2")).at("model_type") == "olmo2");
   const auto olmo3 = tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8);
   CHECK(config_of(olmo3).at("model_type") == "olmo3");
@@ -327,11 +339,33 @@ TEST_CASE("names and norms of a GGUF layer are those of its family", "[runtime][
   CHECK(named("gemma3", "blk.3.post_attention_norm.weight").name == "model.layers.3.post_attention_layernorm.weight");
   CHECK(named("glm4", "blk.3.post_attention_norm.weight").name == "model.layers.3.post_self_attn_layernorm.weight");
   CHECK(named("glm4", "blk.3.post_ffw_norm.weight").name == "model.layers.3.post_mlp_layernorm.weight");
+  CHECK(named("gemma2", "blk.3.post_ffw_norm.weight").name == "model.layers.3.post_feedforward_layernorm.weight");
+  CHECK(named("gemma2", "blk.3.ffn_norm.weight").plus_one);
+  CHECK_THROWS_WITH(named("gemma2", "blk.0.attn_q_norm.weight"), Contains("is in no layer of gemma2"));
   CHECK(named("gemma3", "blk.3.attn_q_norm.weight").plus_one);
   CHECK(named("gemma", "output_norm.weight").plus_one);
   CHECK_FALSE(named("llama", "output_norm.weight").plus_one);
   CHECK_THROWS_WITH(named("phi3", "blk.0.attn_q.bias"), Contains("'blk.0.attn_q.bias' is in no layer of phi3"));
   CHECK_THROWS_WITH(named("olmo2", "blk.0.attn_norm.weight"), Contains("is in no layer of olmo2"));
+}
+
+TEST_CASE("tokenizer.ggml.pre names the way in which texts are cut into words", "[runtime][gguf]") {
+  const auto tokenizer = [](const std::string& pre) {
+    const Written written(tiny_gguf()
+                              .text("tokenizer.ggml.model", "gpt2")
+                              .texts("tokenizer.ggml.tokens", {"a", "b", "ab"})
+                              .texts("tokenizer.ggml.merges", {"a b"})
+                              .text("tokenizer.ggml.pre", pre)
+                              .bytes());
+    return gguf_tokenizer(written.read());
+  };
+  const auto splits = nlohmann::ordered_json::parse(read_text(data_path("tokenizer/splits.json"))).at("cases");
+  for (const auto& [pre, name] : {std::pair{"gpt-4o", "o200k"}, {"tekken", "tekken"}})
+    CHECK(tokenizer(pre).at("pre_tokenizer") == splits.at(name).at("parts").at("pre_tokenizer"));
+  CHECK(tokenizer("smaug-bpe").at("pre_tokenizer") == tokenizer("llama-bpe").at("pre_tokenizer"));
+  CHECK(tokenizer("olmo").at("pre_tokenizer") == tokenizer("gpt-2").at("pre_tokenizer"));
+  CHECK(tokenizer("olmo").at("normalizer") == nlohmann::ordered_json{{"type", "NFC"}});
+  CHECK(tokenizer("deepseek-r1-qwen") == tokenizer("qwen2"));
 }
 
 TEST_CASE("vocabularies that Weft cannot use are refused by name", "[runtime][gguf]") {

@@ -316,6 +316,26 @@ TEST_CASE("bitsandbytes' rows of signed bytes keep their levels", "[runtime]") {
                     Contains("m.SCB': the scale of row 1 is not finite"));
 }
 
+TEST_CASE("compressed-tensors' rows of signed bytes keep their levels", "[runtime]") {
+  const policy::Quantisation how{.packing = policy::Quantisation::Packing::compressed_tensors,
+                                 .dtype = DType::i8,
+                                 .group = 128,
+                                 .whole_rows = true};
+  const auto stored = [&](const std::string& shape) {
+    return Stored(
+        {{"m.weight", "\"dtype\":\"I8\",\"shape\":[2,8]",
+          "\x7F\x81\x80" + std::string(5, '\x01') + "\x02" + std::string(7, '\0')},
+         {"m.weight_scale", "\"dtype\":\"F32\",\"shape\":" + shape, bytes_of_number(1.0f) + bytes_of_number(0.5f)}},
+        how, 2, 8);
+  };
+  CHECK(stored("[2,1]").numbers(0, 2) == std::vector<float>{127, -127, -128, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0});
+  StoredLevels levels;
+  stored("[2,1]").matrix->read_levels(1, 1, levels);
+  CHECK(levels.levels == std::vector<std::uint8_t>{130, 128, 128, 128, 128, 128, 128, 128});
+  CHECK((levels.scales == std::vector{0.5f} && levels.minima == std::vector{-64.0f}));
+  CHECK_THROWS_WITH(stored("[1,2]"), Contains("'m.weight_scale' is [1, 2], wanted [2, 1]"));
+}
+
 TEST_CASE("numbers of 8 bits times their scales", "[runtime]") {
   // 0x38 is 1, 0x39 is 1.125, 0x01 is 2^-9, 0xFE is -448
   const std::int64_t rows = 130, cols = 256;
@@ -349,6 +369,7 @@ TEST_CASE("numbers of 8 bits times their scales", "[runtime]") {
   CHECK(blocks[129 * 256 + 128] == 7);
   CHECK(read("weight_scale_inv", "\"shape\":[2,2]", {2, 3, 5, 7}, 127, 2) ==
         std::vector<float>(blocks.begin() + 127 * 256, blocks.begin() + 129 * 256));
+  CHECK(read("weight_scale", "\"shape\":[2,2]", {2, 3, 5, 7}, 0, 130) == blocks);  // as compressed-tensors names them
   CHECK(read("weight_scale", "\"shape\":[]", {0.5f}, 0, 1)[2] == -224);
   CHECK(read("weight_scale", "\"shape\":[1]", {0.5f}, 129, 1)[0] == 0.5f);
   std::vector<float> each(130);

@@ -6,6 +6,7 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/text/tokenizer_regex.h"
+#include "runtime/text/tokenizer_split.h"
 #include "tests/support/tokenizer.h"
 
 using namespace weft;
@@ -95,7 +96,19 @@ TEST_CASE("a regular expression matches what it says", "[runtime]") {
   CHECK(match("[\u4e00-\u9fa5]+", "\u6f22\u5b57a") == 6);
   CHECK(match("\\P{N}", "5") == none);
   CHECK(match("(a*)*b", std::string(100, 'a')) == none);
-  CHECK(match("a*", "b") == none);  // what is empty is no match
+  CHECK(match("a*", "b") == 0);
+  CHECK(match("(?=b)", "b") == 0);
+}
+
+TEST_CASE("punctuation is what Hugging Face's component takes for it", "[runtime]") {
+  Regex::Scratch scratch;
+  const auto pieces = [&](const std::string& text) {
+    const runtime::SplitStep step{.kind = runtime::SplitStep::Kind::punctuation, .cut = runtime::Cut::removed};
+    return runtime::split_by({step}, text, runtime::Start::text, scratch).size();
+  };
+  for (const char* parts : {"a!b", "a$b", "a\u00A7b", "a\u3002b", "a\u166Db", "a\U000111C9b"})
+    CHECK(pieces(parts) == 2);
+  for (const char* joins : {"a1b", "a\u061Db", "a\u1B7Eb", "a\u2E4Fb", "a\U0001E95Fb"}) CHECK(pieces(joins) == 1);
 }
 
 TEST_CASE("no regular expression takes long", "[runtime]") {
