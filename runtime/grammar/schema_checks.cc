@@ -66,6 +66,11 @@ bool is_of_types(const ordered_json& value, const ordered_json& types) {
   return std::any_of(types.begin(), types.end(), [&](const ordered_json& type) { return is_of_types(value, type); });
 }
 
+/// Whether 'type' is, or has, this type.
+bool may_be(const ordered_json& types, std::string_view type) {
+  return types == type || (types.is_array() && std::find(types.begin(), types.end(), type) != types.end());
+}
+
 class Walk {
  public:
   /// `is_text`: the schema is of names, whose type need not be said.
@@ -89,6 +94,7 @@ class Walk {
     }
     alone(at, path);
     if (!is_text && !decides(at)) typed(at, path);
+    if (!decides(at) && (!at.contains("type") || may_be(at["type"], "object"))) names(at, path);
     if (at.contains("type") && at["type"].is_array() && at["type"].empty()) refuse(path, "has an empty 'type'");
     if (at.contains("pattern") && at.contains("format")) refuse(path, "has both 'pattern' and 'format'; keep one");
   }
@@ -138,6 +144,36 @@ class Walk {
       return;
     for (const auto& [key, value] : at.items())
       if (is_in(kNeedType, key)) refuse(path, "has " + in_quotes(key) + " without 'type'");
+  }
+
+  /// Refuses keywords about names of properties that the compiler follows only for some of the names.
+  static void names(const ordered_json& at, const std::string& path) {
+    const auto has = [&](const char* key) { return at.contains(key) && !at[key].empty(); };
+    const auto opens = [&](const char* key) { return at.contains(key) && at[key] != false; };
+    std::size_t required = 0;
+    if (at.contains("required") && at["required"].is_array())
+      for (const ordered_json& name : at["required"]) {
+        ++required;
+        if (name.is_string() && !(has("properties") && at["properties"].contains(name.get_ref<const std::string&>())))
+          refuse(path,
+                 "requires " + in_quotes(name.get_ref<const std::string&>()) + ", which its 'properties' do not have,");
+      }
+    const bool patterns = has("patternProperties"), named = at.contains("propertyNames");
+    if (has("properties") && (patterns || named))
+      refuse(path, std::string("has '") + (patterns ? "patternProperties" : "propertyNames") +
+                       "' next to 'properties', which answers cannot be held to");
+    if (patterns && named)
+      refuse(path, "has 'propertyNames' next to 'patternProperties', which answers cannot be held to");
+    if (patterns && at["patternProperties"].size() > 1)
+      refuse(path, "has several 'patternProperties', which a name may match at once,");
+    if (named && at.contains("additionalProperties") && at["additionalProperties"] == false)
+      refuse(path, "has 'propertyNames' where 'additionalProperties' allows no names");
+    // A name that is not said may come twice in an answer, and counts once.
+    const bool open = opens("additionalProperties") || opens("unevaluatedProperties") || patterns || named;
+    if (open && at.contains("minProperties") && at["minProperties"].is_number() &&
+        at["minProperties"].get<double>() > static_cast<double>(required + 1))
+      refuse(path, "has 'minProperties' over " + std::to_string(required + 1) +
+                       " where names are free, which answers cannot be held to");
   }
 
   std::size_t values_ = 0;
