@@ -7,12 +7,16 @@
 #include <bit>
 #include <list>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 
+#include "policy/base/json.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/quote.h"
+#include "runtime/grammar/schema_checks.h"
 #include "runtime/grammar/trial.h"
 
 namespace weft::runtime {
@@ -52,6 +56,7 @@ struct CompiledForm::Parts {
   xgrammar::CompiledGrammar compiled;
   std::vector<std::int32_t> ends;  // ascending
   std::int32_t vocab = 0;
+  std::vector<std::int32_t> barred{};  // tokens that the form does not allow, whatever its compiler says
 };
 
 struct Matcher::State {
@@ -84,6 +89,7 @@ struct Matcher::State {
                   .strides = nullptr,
                   .byte_offset = 0};
     matcher.FillNextTokenBitmask(&mask);
+    for (const std::int32_t token : parts.barred) set(token, false);
     for (const std::int32_t end : parts.ends) set(end, false);
     complete = may_end && next(0, true) == parts.vocab;
     if (may_end && !ignores_ends)
@@ -173,7 +179,12 @@ struct FormCompiler::State {
     if (compiler) return *compiler;
     xgrammar::SetMaxRecursionDepth(kDeepestRecursion);
     std::vector<std::string> pieces(std::min(static_cast<std::size_t>(vocab), tokenizer.size()));
-    for (std::size_t i = 0; i < pieces.size(); ++i) pieces[i] = tokenizer.piece(static_cast<std::int32_t>(i));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto id = static_cast<std::int32_t>(i);
+      pieces[i] = tokenizer.piece(id);
+      const auto control = [](unsigned char c) { return c < 0x20 && c != '\n'; };
+      if (std::any_of(pieces[i].begin(), pieces[i].end(), control)) controls.push_back(id);
+    }
     const xgrammar::TokenizerInfo info(pieces, xgrammar::VocabType::RAW, vocab, ends);
     return compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
   }
@@ -191,11 +202,35 @@ struct FormCompiler::State {
     throw FormError("is of no known kind");
   }
 
+  /// xgrammar lets strings with a length have raw control characters, which are no JSON. Outside of strings a newline
+  /// does what they would.
+  std::shared_ptr<CompiledForm::Parts> parts(const AnswerForm& form) {
+    return std::make_shared<CompiledForm::Parts>(
+        compiled(form), ends, vocab, form.kind == AnswerForm::Kind::schema ? controls : std::vector<std::int32_t>());
+  }
+
+  /// A pattern that xgrammar cannot follow by an automaton becomes a grammar that knows nothing of JSON, so that quotes
+  /// and backslashes are in strings as they are. Which it was, the text of the grammar says.
+  static void require_escapes(const AnswerForm& form) {
+    if (form.kind != AnswerForm::Kind::schema) return;
+    for (const std::string& pattern : schema_patterns(nlohmann::ordered_json::parse(form.text))) {
+      const auto schema = nlohmann::json({{"type", "string"}, {"pattern", pattern}});
+      if (repeats_too_often(pattern) ||
+          xgrammar::Grammar::FromJSONSchema(policy::to_line(schema)).ToString().find("json_string=true") ==
+              std::string::npos)
+        throw FormError(
+            "has the pattern " + in_quotes(pattern.substr(0, 80)) +
+            ", which answers cannot be held to: it wants characters that JSON escapes, repeats too often, or "
+            "has letters beyond ASCII, which may be written as \\u00e9");
+    }
+  }
+
   /// Throws FormError if the form cannot be met.
   void attempt(const AnswerForm& form) {
     std::string warned;
     warnings = &warned;
-    const CompiledForm grammar(std::make_shared<CompiledForm::Parts>(compiled(form), ends, vocab));
+    require_escapes(form);
+    const CompiledForm grammar(parts(form));
     if (!warned.empty()) throw FormError(warned.substr(0, warned.size() - 2));
     const Matcher first(grammar, /*ignores_ends=*/true);
     if (first.complete()) throw FormError("allows no answer but an empty one");
@@ -215,7 +250,8 @@ struct FormCompiler::State {
   const Tokenizer& tokenizer;
   const std::int32_t vocab;
   std::vector<std::int32_t> ends;
-  std::mutex mutex;  // guards the rest
+  std::mutex mutex;                    // guards the rest
+  std::vector<std::int32_t> controls;  // tokens with control characters that are no newlines
   std::optional<xgrammar::GrammarCompiler> compiler;
   std::unordered_set<std::uint64_t> tried;  // keys of forms that can be compiled
   std::list<Cached> cache;                  // the one used last comes first
@@ -251,7 +287,7 @@ CompiledForm FormCompiler::compile(const AnswerForm& form) {
     }
     state.tried.insert(key_of(form));
   }
-  const CompiledForm grammar(std::make_shared<CompiledForm::Parts>(state.compiled(form), state.ends, state.vocab));
+  const CompiledForm grammar(state.parts(form));
   state.keep(form, grammar);
   return grammar;
 }

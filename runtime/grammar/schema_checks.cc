@@ -1,6 +1,7 @@
 #include "runtime/grammar/schema_checks.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kMostValues = 20'000;
 constexpr int kDeepest = 64;
+constexpr std::int64_t kOften = 128;     // from here on the compiler repeats a rule
+constexpr std::size_t kMostDigits = 16;  // of a repetition's bounds
 
 // Keywords that answers would not be held to.
 constexpr std::string_view kIgnored[]{"not",
@@ -45,6 +48,9 @@ constexpr std::string_view kNeedType[]{"required",      "patternProperties", "pr
                                        "maxProperties", "minItems",          "maxItems",         "minLength",
                                        "maxLength",     "pattern",           "format",           "minimum",
                                        "maximum",       "exclusiveMinimum",  "exclusiveMaximum", "multipleOf"};
+constexpr std::string_view kValues[]{"const", "enum", "default", "examples"};  // hold no schemas
+// Formats that the compiler writes without JSON's escapes.
+constexpr std::string_view kRawFormats[]{"json-pointer", "relative-json-pointer"};
 // The first of these that a schema has decides alone.
 constexpr std::string_view kAlone[]{"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
@@ -64,6 +70,11 @@ bool is_of_types(const ordered_json& value, const ordered_json& types) {
   if (types.is_string()) return is_of_type(value, types.get_ref<const std::string&>());
   if (!types.is_array()) return true;  // the compiler refuses it
   return std::any_of(types.begin(), types.end(), [&](const ordered_json& type) { return is_of_types(value, type); });
+}
+
+/// Whether 'type' is, or has, this type.
+bool may_be(const ordered_json& types, std::string_view type) {
+  return types == type || (types.is_array() && std::find(types.begin(), types.end(), type) != types.end());
 }
 
 class Walk {
@@ -89,7 +100,11 @@ class Walk {
     }
     alone(at, path);
     if (!is_text && !decides(at)) typed(at, path);
+    if (!decides(at) && (!at.contains("type") || may_be(at["type"], "object"))) names(at, path);
     if (at.contains("type") && at["type"].is_array() && at["type"].empty()) refuse(path, "has an empty 'type'");
+    if (at.contains("format") && at["format"].is_string() && is_in(kRawFormats, at["format"].get<std::string>()))
+      refuse(path,
+             "has the 'format' " + in_quotes(at["format"].get<std::string>()) + ", which answers cannot be held to");
     if (at.contains("pattern") && at.contains("format")) refuse(path, "has both 'pattern' and 'format'; keep one");
   }
 
@@ -140,10 +155,95 @@ class Walk {
       if (is_in(kNeedType, key)) refuse(path, "has " + in_quotes(key) + " without 'type'");
   }
 
+  /// Refuses keywords about names of properties that the compiler follows only for some of the names.
+  static void names(const ordered_json& at, const std::string& path) {
+    const auto has = [&](const char* key) { return at.contains(key) && !at[key].empty(); };
+    const auto opens = [&](const char* key) { return at.contains(key) && at[key] != false; };
+    std::size_t required = 0;
+    if (at.contains("required") && at["required"].is_array())
+      for (const ordered_json& name : at["required"]) {
+        ++required;
+        if (name.is_string() && !(has("properties") && at["properties"].contains(name.get_ref<const std::string&>())))
+          refuse(path,
+                 "requires " + in_quotes(name.get_ref<const std::string&>()) + ", which its 'properties' do not have,");
+      }
+    const bool patterns = has("patternProperties"), named = at.contains("propertyNames");
+    if (has("properties") && (patterns || named))
+      refuse(path, std::string("has '") + (patterns ? "patternProperties" : "propertyNames") +
+                       "' next to 'properties', which answers cannot be held to");
+    if (patterns && named)
+      refuse(path, "has 'propertyNames' next to 'patternProperties', which answers cannot be held to");
+    if (patterns && at["patternProperties"].size() > 1)
+      refuse(path, "has several 'patternProperties', which a name may match at once,");
+    if (named && at.contains("additionalProperties") && at["additionalProperties"] == false)
+      refuse(path, "has 'propertyNames' where 'additionalProperties' allows no names");
+    // A name that is not said may come twice in an answer, and counts once.
+    const bool open = opens("additionalProperties") || opens("unevaluatedProperties") || patterns || named;
+    if (open && at.contains("minProperties") && at["minProperties"].is_number() &&
+        at["minProperties"].get<double>() > static_cast<double>(required + 1))
+      refuse(path, "has 'minProperties' over " + std::to_string(required + 1) +
+                       " where names are free, which answers cannot be held to");
+  }
+
   std::size_t values_ = 0;
 };
 
+/// Whether all that matches this class, `[...]` without its brackets, stands for itself in JSON.
+bool is_plain_class(std::string text) {
+  if (text.ends_with('-')) text.pop_back();  // no range
+  for (const std::string_view range : {"a-z", "A-Z", "0-9", "\\d", "\\w"})
+    for (std::size_t at = text.find(range); at != std::string::npos; at = text.find(range))
+      text.erase(at, range.size());
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _.,:;/+*()'!?@#%&=";
+  return text.find_first_not_of(kPlain) == std::string::npos;
+}
+
+/// Whether the last thing that `before` matches, which is to be repeated, stands for itself in JSON.
+bool ends_plainly(std::string_view before) {
+  if (before.ends_with("\\d") || before.ends_with("\\w")) return true;
+  if (before.ends_with(']')) {
+    const std::size_t begin = before.rfind('[');
+    return begin != std::string_view::npos &&
+           is_plain_class(std::string(before.substr(begin + 1, before.size() - begin - 2)));
+  }
+  const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
+  return before.size() > 1 && is_letter(before.back()) && before[before.size() - 2] != '\\';
+}
+
+void collect_patterns(const ordered_json& at, std::vector<std::string>& patterns) {
+  if (at.is_array())
+    for (const ordered_json& each : at) collect_patterns(each, patterns);
+  if (!at.is_object()) return;
+  for (const auto& [key, value] : at.items()) {
+    if (key == "pattern" && value.is_string()) patterns.push_back(value);
+    if (key == "patternProperties" && value.is_object())
+      for (const auto& [pattern, schema] : value.items()) patterns.push_back(pattern);
+    if (!is_in(kValues, key)) collect_patterns(value, patterns);
+  }
+}
+
 }  // namespace
+
+bool repeats_too_often(std::string_view pattern) {
+  for (std::size_t at = pattern.find('{'); at != std::string_view::npos; at = pattern.find('{', at + 1)) {
+    const std::string_view bounds = pattern.substr(at + 1, pattern.find('}', at) - at - 1);
+    if (bounds.find_first_not_of("0123456789,") != std::string_view::npos) continue;
+    std::int64_t number = 0, most = 0;
+    for (const char c : bounds.substr(0, kMostDigits)) {
+      number = c == ',' ? 0 : number * 10 + (c - '0');
+      most = std::max(most, number);
+    }
+    if (most > kOften && !ends_plainly(pattern.substr(0, at))) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> schema_patterns(const ordered_json& schema) {
+  std::vector<std::string> patterns;
+  collect_patterns(schema, patterns);
+  return patterns;
+}
 
 void check_schema(const ordered_json& schema) {
   if (!schema.is_object() && !schema.is_boolean())

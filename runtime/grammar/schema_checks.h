@@ -2,11 +2,21 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace weft::runtime {
 
 /// Throws FormError for a schema with over 20000 values, for one nested over 64 deep, and for keywords that the
 /// compiler would ignore, so that answers need not have the form: "has 'not' at /properties/a, ...".
 void check_schema(const nlohmann::ordered_json& schema);
+
+/// The regular expressions in a schema that was checked, of strings and of names.
+std::vector<std::string> schema_patterns(const nlohmann::ordered_json& schema);
+
+/// Whether a pattern repeats something over 128 times that JSON may have to escape, such as `.{1,200}`: the compiler
+/// forgets there that the pattern is one of a string in JSON.
+bool repeats_too_often(std::string_view pattern);
 
 }  // namespace weft::runtime

@@ -97,6 +97,19 @@ class Rows(Case):
         with self.assertRaisesRegex(weft.UsageError, "did you mean 'max_tokens'?"):
             list(self.generate(["x"], fields={"max_token": 2}))
 
+    def test_answers_come_in_the_order_of_the_rows(self):
+        sea, was = (answer["text"] for answer in self.generate(["The sea", "It was"], to="list"))
+        self.assertNotEqual(sea, was)
+        for rows, options in [([{"id": 1, "q": "The sea"}, {"id": 0, "q": "It was"}], {"prompt_column": "q"}),  # ids of a table
+                              ([{"id": 9, "q": "The sea"}, {"id": 9, "q": "It was"}], {"prompt_template": "{q}"}),
+                              ([{"id": 1.0, "prompt": "The sea"}, {"id": 0.0, "prompt": "It was"}], {}),  # pandas' 1 and 0
+                              (["The sea", {"id": "b", "prompt": "It was"}], {})]:
+            with self.subTest(rows):
+                self.assertEqual([answer["text"] for answer in self.generate(rows, to="list", **options)], [sea, was])
+
+    def test_values_that_look_like_flags(self):
+        self.assertEqual(self.generate(["The sea"], to="list", stop=["---", "-x"])[0]["usage"]["completion_tokens"], 4)
+
     def test_rows_that_make_no_request(self):
         for rows, options, words in [
                 ([{"q": None}], {"prompt_column": "q"}, "row 0: column 'q' is empty"),
@@ -217,8 +230,11 @@ class Tables(Case):
                          [answer["text"] for answer in self.generate(list(frame["q"]), to="list")])
         with self.assertRaisesRegex(ValueError, "there is no column 'prompt' in q, when"):
             self.generate(frame)
-        with self.assertRaisesRegex(ValueError, "have a column 'answer'"):
-            self.generate(found, prompt_column="q", to="pandas")
+        for rows in found, [{"q": "a", "answer_error": 1}]:
+            with self.assertRaisesRegex(ValueError, "have a column 'answer"):  # before any work
+                self.generate(rows, prompt_column="q", to="pandas", program="/nowhere")
+        with self.assertRaisesRegex(ValueError, "two columns are called 'q'"):
+            self.generate(pandas.DataFrame([["a", "b"]], columns=["q", "q"]), prompt_column="q")
 
     @unittest.skipUnless(installed("datasets"), "datasets is not installed")
     def test_a_dataset(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import errno
 import fcntl
+import importlib
 import json
 import logging
 import os
@@ -173,6 +174,9 @@ def _job(kind: str, rows: Any, lines: row_module.Lines, model: Any, output: Any,
          program: Any, resume: Optional[str], options: Dict[str, Any]) -> Any:
     if to not in (None, "list", "pandas", "dataset"):
         raise ValueError(f"to must be 'list', 'pandas' or 'dataset', got {to!r}")
+    if to in ("pandas", "dataset"):  # before any work, which would be lost
+        importlib.import_module("pandas" if to == "pandas" else "datasets")
+        row_module.refuse_clash(row_module.names_of(rows))
     for name in ("input", "ordered", "shard"):
         if name in options:
             raise TypeError(f"weft.{kind} takes no '{name}'")
@@ -190,7 +194,7 @@ def _job(kind: str, rows: Any, lines: row_module.Lines, model: Any, output: Any,
     if to is None:
         return answers
     with answers:
-        ordered = row_module.in_order(list(row_module.each_row(rows)), answers)
+        ordered = row_module.in_order(list(row_module.each_row(rows)), lines, answers)
     return ordered if to == "list" else row_module.joined(rows, ordered, to)
 
 

@@ -45,7 +45,9 @@ def flags_of(options: Dict[str, Any]) -> List[str]:
         if value is True:
             flags.append(flag)
         elif isinstance(value, (list, tuple)):
-            flags += [flag, *map(_word, value)] if value else []
+            words = [_word(each) for each in value]
+            dashed = any(word.startswith("-") for word in words)  # else such a word would be a flag itself
+            flags += [f"{flag}={word}" for word in words] if dashed else [flag, *words] if words else []
         else:
             flags.append(f"{flag}={_word(value)}")
     return flags

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from .jobs import generate
+from .rows import flat, refuse_clash
 
 
 class RayStage:
@@ -34,6 +35,7 @@ class RayStage:
         rows = [{name: batch[name][index] for name in names} for index in range(length)]
         if not rows:
             return batch
+        refuse_clash(names)
         answered = generate(rows, to="list", **self._arguments)
         return {**batch, **_columns(answered)}
 
@@ -41,7 +43,6 @@ class RayStage:
 def _columns(answers: Any) -> Dict[str, Any]:
     import numpy
 
-    from .rows import flat
     flats = [flat(answer) for answer in answers]
     columns: Dict[str, Any] = {}
     for name in dict.fromkeys(name for row in flats for name in row):

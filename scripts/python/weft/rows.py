@@ -9,6 +9,10 @@ import sys
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 Row = Mapping[str, Any]
+# What columns of answers may be called.
+ANSWER_COLUMNS = ("answer", *(f"answer_{name}" for name in (
+    "reasoning_content", "choices", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens", "logprobs",
+    "prompt_logprobs", "logprob", "greedy", "error")))
 
 
 def is_frame(rows: Any) -> bool:
@@ -101,6 +105,9 @@ class Lines:
             prompt_column = "prompt"
         if columns is not None and continuation_column is None and "continuation" in columns:
             self._continuation = "continuation"
+        for name in columns or []:
+            if columns and columns.count(name) > 1:
+                raise ValueError(f"two columns are called '{name}'; rename one")
         self._column = prompt_column
         self._is_table = columns is not None or prompt_column is not None or self._template is not None
         wanted = self._template.columns if self._template else [prompt_column] if prompt_column else []
@@ -112,6 +119,10 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         for number, row in enumerate(each_row(self._rows)):
             yield json.dumps({**self._fields, **self._line(row, number)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+    def id_of(self, row: Any, number: int) -> Any:
+        """The id of a row's request; None if the program gives it one."""
+        return number if isinstance(row, str) or self._is_table else row.get("id")
 
     def _line(self, row: Any, number: int) -> Dict[str, Any]:
         if isinstance(row, str):
@@ -150,21 +161,42 @@ def flat(answer: Row) -> Dict[str, Any]:
     return columns
 
 
-def in_order(rows: List[Any], answers: Iterable[Row]) -> List[Dict[str, Any]]:
-    """The answers in the order of their rows; an id that rows give themselves says which is whose."""
-    own = {json.dumps(plain(row["id"])): index for index, row in enumerate(rows)
-           if isinstance(row, Mapping) and row.get("id") is not None}
+def _key(value: Any) -> str:
+    """An id as the program understands it: 2.0 is 2."""
+    value = plain(value)
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def in_order(rows: List[Any], lines: Lines, answers: Iterable[Row]) -> List[Dict[str, Any]]:
+    """The answers in the order of their rows. `lines` are those of the rows and say which id is whose."""
+    ids = [lines.id_of(row, number) for number, row in enumerate(rows)]
+    own = {_key(value): index for index, value in enumerate(ids) if value is not None}
     placed: List[Optional[Dict[str, Any]]] = [None] * len(rows)
     for answer in answers:
         if answer["id"] is None:
             index = int(answer["line"]) - 1
         else:
-            index = own[json.dumps(answer["id"])] if own else int(answer["id"])
+            index = own[_key(answer["id"])] if own else int(answer["id"])
         placed[index] = dict(answer)
     missing = [index for index, answer in enumerate(placed) if answer is None]
     if missing:
         raise RuntimeError(f"row {missing[0]} has no answer")
     return [answer for answer in placed if answer is not None]
+
+
+def refuse_clash(names: Iterable[str]) -> None:
+    """Refuses columns of rows that columns of answers would take the place of."""
+    for name in names:
+        if name in ANSWER_COLUMNS:
+            raise ValueError(f"the rows have a column '{name}', which is that of an answer; rename it")
+
+
+def names_of(rows: Any) -> List[str]:
+    """The columns that rows have beside their answers. `rows` can be gone through again."""
+    columns = columns_of(rows)
+    if columns is not None:
+        return columns
+    return list(dict.fromkeys(str(name) for row in rows for name in (["prompt"] if isinstance(row, str) else row)))
 
 
 def joined(rows: Any, answers: List[Dict[str, Any]], to: str) -> Any:
@@ -173,14 +205,10 @@ def joined(rows: Any, answers: List[Dict[str, Any]], to: str) -> Any:
     for index, answer in enumerate(answers):
         for name, value in flat(answer).items():
             columns.setdefault(name, [None] * len(answers))[index] = value
-    names = columns_of(rows)
-    if names is None:
+    if columns_of(rows) is None:
         inputs = [{"prompt": row} if isinstance(row, str) else dict(row) for row in rows]
         names = list(dict.fromkeys(name for row in inputs for name in row))
         given = {name: [row.get(name) for row in inputs] for name in names}
-    clash = [name for name in columns if name in names]
-    if clash:
-        raise ValueError(f"the rows have a column '{clash[0]}', which is that of an answer; rename it")
     if to == "pandas":
         import pandas
         frame = rows if is_frame(rows) else rows.to_pandas() if columns_of(rows) is not None else pandas.DataFrame(given)

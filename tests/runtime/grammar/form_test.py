@@ -93,6 +93,23 @@ class Forms(Case):
         self.assertGreaterEqual(stopped, set(forms) - {"object", "schema", "text"})  # the demo model writes much white space
         self.assertEqual(self.answers(requests, block=3), answers)
 
+    def test_strings_have_no_characters_that_JSON_escapes(self):
+        vocabulary = json.loads((SOURCE / "models" / "demo" / "vocab.json").read_text())
+        small = [vocabulary[piece] for piece in ('"', "a", "\\", "\u0109", "\u0101")]  # the last are tab and U+0001
+        forms = [{"maxLength": 6}, {"minLength": 2, "maxLength": 9}, {"pattern": "^[^a]?.{1,9}$"}, {"pattern": "^[\\w\"]+$"},
+                 {"pattern": "^[^\\u00e9]*$"}]
+        answers = self.answers([{"id": id, "prompt": "It", "temperature": 2, "n": 16, "max_tokens": 20, "guided_json":
+                                 {"type": "string", **form}, "allowed_token_ids": [*small, 2]} for id, form in enumerate(forms)])
+        for id, answer in answers.items():
+            texts = [choice["text"] for choice in answer["choices"] if choice["finish_reason"] == "stop"]
+            self.assertTrue(texts, forms[id])
+            for text in texts:
+                self.assertIsInstance(json.loads(text), str, forms[id])
+
+    def test_patterns_that_repeat_often(self):
+        long = [{"id": 1, "prompt": "It", "max_tokens": 2, "guided_json": {"type": "string", "pattern": "^[a-z0-9_ -]{1,300}\\d{200}$"}}]
+        self.assertEqual(self.answers(long)[1]["finish_reason"], "length")
+
     def test_other_fields_hold_too(self):
         yes = {"guided_regex": "(yes|no)( indeed)?", "temperature": 1, "max_tokens": 30, "prompt": "The sea"}
         requests = [
@@ -168,6 +185,19 @@ class Refused(Case):
                 ({"guided_json": {"$ref": "#/$defs/none"}}, "'guided_json'"),
                 ({"guided_json": {"$ref": "#", "type": "object"}}, "next to '$ref'"),
                 ({"guided_json": {"minimum": 3}}, "without 'type'"),
+                ({"guided_json": {"type": "string", "pattern": "^.{1,129}$"}}, "the pattern '^.{1,129}$'"),
+                ({"guided_json": {"type": "string", "pattern": "^(a|[A-z]){129,}$"}}, "the pattern"),
+                ({"guided_json": {"type": "object", "patternProperties": {'"': {"type": "null"}}}}, "the pattern"),
+                ({"guided_json": {"type": "array", "items": {"type": "string", "pattern": "^[^\u00e9]$"}}}, "the pattern"),
+                ({"guided_json": {"type": "string", "format": "json-pointer"}}, "'json-pointer'"),
+                ({"guided_json": {"type": "object", "required": ["a"]}}, "requires 'a'"),
+                ({"guided_json": {"type": "array", "items": {**PERSON, "required": ["nome"]}}}, "do not have, at '/items'"),
+                ({"guided_json": {**PERSON, "patternProperties": {"^a": {"type": "null"}}}}, "'patternProperties' next to"),
+                ({"guided_json": {**PERSON, "propertyNames": {"maxLength": 3}}}, "'propertyNames' next to"),
+                ({"guided_json": {"type": "object", "propertyNames": {"maxLength": 3}, "additionalProperties": False}},
+                 "allows no names"),
+                ({"guided_json": {"type": ["object", "null"], "patternProperties": {"^a": {"type": "null"}, "b": {}}}}, "several"),
+                ({"guided_json": {"type": "object", "additionalProperties": True, "minProperties": 2}}, "'minProperties' over 1"),
                 ({"guided_json": {"enum": list(range(30000))}}, "values"),
                 ({"guided_json": "[1"}, "'guided_json'"),
                 ({"structured_outputs": {"json": {}, "regex": "a"}}, "both"),
