@@ -205,8 +205,9 @@ struct FormCompiler::State {
   /// xgrammar lets strings with a length have raw control characters, which are no JSON. Outside of strings a newline
   /// does what they would.
   std::shared_ptr<CompiledForm::Parts> parts(const AnswerForm& form) {
-    return std::make_shared<CompiledForm::Parts>(
-        compiled(form), ends, vocab, form.kind == AnswerForm::Kind::schema ? controls : std::vector<std::int32_t>());
+    auto made = std::make_shared<CompiledForm::Parts>(compiled(form), ends, vocab);  // this fills `controls`
+    if (form.kind == AnswerForm::Kind::schema) made->barred = controls;
+    return made;
   }
 
   /// A pattern that xgrammar cannot follow by an automaton becomes a grammar that knows nothing of JSON, so that quotes
