@@ -90,6 +90,19 @@ ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const
   return model;
 }
 
+/// The config of the text model beside towers for images, with what only the whole config says.
+nlohmann::json text_config(Fields& fields) {
+  nlohmann::json text = fields.at("text_config");
+  if (!text.is_object()) fields.refuse_field("text_config", "an object");
+  for (const char* key : {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings"})
+    if (!text.contains(key) && fields.has(key)) text[key] = fields.at(key);
+  return text;
+}
+
+constexpr const char* kYarnOfMinistral3 =
+    R"({"rope_type": "yarn", "rope_theta": 1000000, "factor": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
+        "mscale_all_dim": 1, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1})";
+
 }  // namespace
 
 ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
@@ -146,12 +159,63 @@ ModelSpec gemma2_from_config(Fields& fields, const std::string& where) {
 /// With towers for images the text model is in text_config.
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where) {
   if (!fields.has("text_config")) return gemma3_text(fields, where, fields.text("model_type"));
-  nlohmann::json text = fields.at("text_config");
-  if (!text.is_object()) fields.refuse_field("text_config", "an object");
-  for (const char* key : {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings"})
-    if (!text.contains(key) && fields.has(key)) text[key] = fields.at(key);
+  const nlohmann::json text = text_config(fields);
   Fields inner(text, where + ": text_config", Blame::data);
   return gemma3_text(inner, where, "gemma3");
+}
+
+/// Mistral with windows in the layers that layer_types names.
+ModelSpec ministral_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = mistral_from_config(fields, where);
+  model.architecture = "ministral";
+  model.windows = layer_windows(fields, model, window_from_config(fields, 4096), [](int) { return true; });
+  return model;
+}
+
+/// Ministral 3, whose queries grow with their position, step by step, after the context that it was trained with before
+/// YaRN. The context ends there.
+ModelSpec ministral3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "ministral3",
+                                .layers = 34,
+                                .hidden = 4096,
+                                .ffn = 14336,
+                                .heads = 32,
+                                .kv_heads = 8,
+                                .head_dim = 128,
+                                .vocab = 131072,
+                                .positions = 262144,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {2},
+                                .bos = 1},
+                               {.whole = true, .absent = kYarnOfMinistral3});
+  model.qkv_bias = model.output_bias = model.mlp_bias = false;
+  if (fields.has("sliding_window"))
+    model.windows = layer_windows(fields, model, window_from_config(fields, 0), [](int) { return true; });
+  const bool given = fields.has("rope_parameters") && !fields.is_null("rope_parameters");
+  const nlohmann::json rope = given ? fields.at("rope_parameters") : nlohmann::json::parse(kYarnOfMinistral3);
+  Fields scaling(rope, where + ": rope_parameters", Blame::data);
+  const auto trained =
+      static_cast<int>(scaling.integer("original_max_position_embeddings", 1, 1 << 24, model.positions));
+  if (scaling.number("llama_4_scaling_beta", 0, 1e6, 0.0) > 0 && trained < model.positions)
+    model.longer_positions = model.positions, model.positions = trained;
+  return model;
+}
+
+/// Mistral Small 3.1 and later, and Ministral 3, beside a tower for images.
+ModelSpec mistral3_from_config(Fields& fields, const std::string& where) {
+  const nlohmann::json text = text_config(fields);
+  Fields inner(text, where + ": text_config", Blame::data);
+  const std::string type = inner.text("model_type", "mistral");
+  if (type != "mistral" && type != "ministral" && type != "ministral3")
+    inner.refuse_field("model_type", "mistral, ministral or ministral3");
+  ModelSpec model = type == "mistral"     ? mistral_from_config(inner, where)
+                    : type == "ministral" ? ministral_from_config(inner, where)
+                                          : ministral3_from_config(inner, where);
+  model.architecture = "mistral3";
+  return model;
 }
 
 ModelSpec olmo2_from_config(Fields& fields, const std::string& where) { return olmo(fields, where, "olmo2", {}); }

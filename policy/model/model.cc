@@ -151,7 +151,7 @@ std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<
 std::string context_text(const ModelSpec& model) {
   if (model.longer_positions == 0) return std::to_string(model.positions);
   return std::to_string(model.positions) + " (of " + std::to_string(model.longer_positions) +
-         "; longer sequences need longrope's other frequencies, which is not supported)";
+         "; longer sequences are computed in another way, which is not supported)";
 }
 
 std::int64_t parameters(const ModelSpec& model) {

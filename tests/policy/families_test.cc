@@ -137,6 +137,36 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
   CHECK_THROWS_WITH(neox(R"("rotary_pct":0.01)"), Contains("even number"));
 }
 
+TEST_CASE("Ministral, and Mistral's text models beside towers for images", "[policy]") {
+  const ModelSpec small = from(R"({"model_type":"mistral3","eos_token_id":7,"text_config":{"model_type":"mistral",
+      "head_dim":128,"hidden_size":5120,"sliding_window":null,"rope_theta":1000000000.0}})");
+  CHECK((small.architecture == "mistral3" && small.head_dim == 128 && small.hidden == 5120));
+  CHECK((small.windows.empty() && small.kv_heads == 8 && small.eos == std::vector<std::int32_t>{7}));
+  CHECK(from(R"({"model_type":"mistral3","text_config":{}})").windows == std::vector<int>(32, 4096));
+
+  const ModelSpec three = from(R"({"model_type":"ministral3"})");
+  CHECK((three.layers == 34 && three.head_dim == 128 && three.vocab == 131072 && three.norm_epsilon == 1e-5f));
+  CHECK((three.windows.empty() && !three.qkv_bias && !three.tied_head && three.rotary_magnitude == 1));
+  CHECK((three.positions == 16384 && three.longer_positions == 262144));  // queries grow from there on
+  const auto beside = [](const std::string& rope) {
+    return from(R"({"model_type":"mistral3","text_config":{"model_type":"ministral3","max_position_embeddings":1000,
+        "rope_parameters":{"rope_type":"yarn","rope_theta":10000.0,"factor":4.0,
+        "original_max_position_embeddings":100)" +
+                rope + "}}}");
+  };
+  CHECK(beside(R"(,"llama_4_scaling_beta":0.1)").positions == 100);
+  CHECK(beside("").positions == 1000);
+
+  const ModelSpec layers = from(R"({"model_type":"ministral","num_hidden_layers":2,"sliding_window":30,
+      "layer_types":["full_attention","sliding_attention"]})");
+  CHECK(layers.windows == std::vector<int>{0, 30});
+  CHECK(from(R"({"model_type":"ministral","num_hidden_layers":2})").windows == std::vector<int>{4096, 4096});
+  CHECK_THROWS_WITH(from(R"({"model_type":"mistral3","text_config":{"model_type":"llama"}})"),
+                    Contains("mistral, ministral or ministral3"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mistral3","text_config":1})"), Contains("text_config"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mistral3"})"), Contains("text_config"));
+}
+
 TEST_CASE("sliding windows are of the layers that transformers gives them", "[policy]") {
   using Windows = std::vector<int>;
   CHECK(from(R"({"model_type":"mistral","sliding_window":null})").windows.empty());

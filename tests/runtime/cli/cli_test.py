@@ -112,16 +112,25 @@ class Answers(Case):
         self.assertNotEqual(first, self.job(config, requests, "--weights", "random:2"))
 
     def test_a_text_model_beside_towers_for_images(self):
-        golden, model = SOURCE / "tests/data/golden/gemma3-text-slides-bf16", self.folder / "towers"
-        shutil.copytree(golden, model)
-        tensors, data = read_safetensors(model / "model.safetensors")
-        header = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
-        header["model.vision_tower.layer_norm1.weight"] = {"dtype": "BF16", "shape": [4], "data_offsets": [len(data), len(data) + 8]}
-        (model / "model.safetensors").write_bytes(safetensors(header, data + bytes(8)))
-        config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config, "vision_config": {}}))
         requests = [{"id": 1, "prompt_ids": [3, 4, 5, 6, 7], "max_tokens": 30}]  # 35 tokens, windows of 16
-        self.assertEqual(self.job(model, requests), self.job(golden, requests))
+        for type, golden, names in (
+                ("gemma3", "gemma3-text-slides-bf16", {"model.": "model.language_model."}),
+                ("mistral3", "mistral-ministral3-f16", {"model.": "model.language_model."}),
+                ("mistral3", "mistral-slides-f16", {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."})):
+            with self.subTest(golden):
+                golden, model = SOURCE / "tests/data/golden" / golden, self.folder / golden
+                shutil.copytree(golden, model)
+                tensors, data = read_safetensors(model / "model.safetensors")
+                header = {}
+                for name, tensor in tensors.items():
+                    old = next((old for old in names if name.startswith(old)), "")
+                    header[names.get(old, "") + name.removeprefix(old)] = tensor
+                header["vision_tower.layer_norm1.weight"] = {"dtype": "BF16", "shape": [4],
+                                                             "data_offsets": [len(data), len(data) + 8]}
+                (model / "model.safetensors").write_bytes(safetensors(header, data + bytes(8)))
+                config = json.loads((model / "config.json").read_text())
+                (model / "config.json").write_text(json.dumps({"model_type": type, "text_config": config, "vision_config": {}}))
+                self.assertEqual(self.job(model, requests), self.job(golden, requests))
 
     def test_stop_token(self):
         plain = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16}])[1]["token_ids"]
