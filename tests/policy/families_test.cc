@@ -98,7 +98,7 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
       "rope_scaling":{"type":"su","short_factor":[1,2],"long_factor":[3,4]}})");
   CHECK(longrope.rotary == std::vector<float>{1, 0.005f});
   CHECK(double(longrope.rotary_magnitude) == Approx(std::sqrt(1 + std::log(32) / std::log(4096))));
-  CHECK(policy::context_text(longrope).starts_with("4096 (of 131072; longer sequences need"));
+  CHECK(policy::context_text(longrope).starts_with("4096 (of 131072; longer sequences are computed in another way"));
 
   // The trained context at the top is the stronger one, for each scaling that needs it.
   for (const char* scaling : {R"("rope_type":"yarn","factor":4.0)",
