@@ -332,7 +332,8 @@ std::int64_t size_of(Dim dim, const ModelSpec& model) {
 }
 
 bool applies(When when, const ModelSpec& model, int layer) {
-  const bool shaped = model.branch_norm || model.residual_scale != 1, sparse = model.is_sparse(layer);
+  const bool shaped = model.branch_norm || model.residual_scale != 1;
+  const bool sparse = layer >= 0 && model.is_sparse(layer);  // -1: outside of the layers
   switch (when) {
     case When::always: return true;
     case When::qkv_bias: return model.qkv_bias;
