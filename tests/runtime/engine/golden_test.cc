@@ -46,6 +46,12 @@ std::size_t group_of(const std::string& checkpoint) {
   return 0;
 }
 
+/// Whether rounding to the 16 bits of the weights, which a GPU does after each op, makes some token choose other
+/// experts. transformers in bfloat16 is then up to 0.39 of the largest logit from its answers in fp32.
+bool rounds_to_other_experts(const std::string& name) {
+  return name == "moe-gpt-oss-bf16" || name == "moe-qwen3-f16" || name == "moe-qwen3-stacked-bf16";
+}
+
 std::vector<std::string> golden_names(std::size_t group) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_path("golden")))
@@ -73,6 +79,7 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "moe-gpt-oss-f32",
                                      "moe-granite-f32"};
   if (on_gpu() && !exhaustive()) std::erase_if(names, [&](const std::string& name) { return !sample.contains(name); });
+  if (on_gpu()) std::erase_if(names, rounds_to_other_experts);
   return names;
 }
 
@@ -252,6 +259,7 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
                                                          {"gpt-oss-bf16", "moe-gpt-oss-bf16"},
                                                          {"granitemoe-f32", "moe-granite-f32"}};
   if (on_gpu() && !exhaustive()) files.resize(2);  // the simulated GPU is slow
+  if (on_gpu()) std::erase_if(files, [](const auto& file) { return rounds_to_other_experts(file.second); });
   const auto [file, golden] = GENERATE_COPY(from_range(files));
   const fs::path path = data_path("gguf") / (file + ".gguf"), folder = data_path("golden") / golden;
   for (const std::string& dtype : dtypes_of(folder)) {
