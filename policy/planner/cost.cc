@@ -18,6 +18,12 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
   return all > 0 ? disk / all : 0;
 }
 
+/// The seconds of work that is done in parts of `each`, and a last one with the rest.
+template <class Seconds> double in_parts(double all, double each, const Seconds& seconds) {
+  const double whole = std::floor(all / each), rest = all - whole * each;
+  return (whole > 0 ? whole * seconds(each) : 0) + (rest > 1e-9 ? seconds(rest) : 0);
+}
+
 }  // namespace
 
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
@@ -199,7 +205,7 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   const double all = sweep.with_rows(sequences);
   const auto per_chunk =
       std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, all);
-  const auto chunk = [&](double count) {
+  return in_parts(all, per_chunk, [&](double count) {
     const double rows = count * sweep.tokens;
     double seconds = 0;
     if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sub, sweep));
@@ -208,16 +214,12 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
                                : decode_core(machine_.device, kv, count, sweep.visible);
     if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sub, sweep));
     return seconds;
-  };
-  const double whole = std::floor(all / per_chunk), rest = all - whole * per_chunk;
-  return whole * chunk(per_chunk) + (rest > 1e-9 ? chunk(rest) : 0);
+  });
 }
 
 double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
-  const auto piece = double(footprint_.workspace.piece_tokens);
-  const double whole = std::floor(rows / piece), rest = rows - whole * piece;
-  return (whole > 0 ? whole * steps(stage, layer, piece, packed) : 0) +
-         (rest > 1e-9 ? steps(stage, layer, rest, packed) : 0);
+  return in_parts(rows, double(footprint_.workspace.piece_tokens),
+                  [&](double some) { return steps(stage, layer, some, packed); });
 }
 
 double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
