@@ -192,15 +192,15 @@ ModelSpec ministral3_from_config(Fields& fields, const std::string& where) {
                                 .bos = 1},
                                {.whole = true, .absent = kYarnOfMinistral3});
   model.qkv_bias = model.output_bias = model.mlp_bias = false;
-  if (fields.has("sliding_window"))
-    model.windows = layer_windows(fields, model, window_from_config(fields, 0), [](int) { return true; });
-  const bool given = fields.has("rope_parameters") && !fields.is_null("rope_parameters");
-  const nlohmann::json rope = given ? fields.at("rope_parameters") : nlohmann::json::parse(kYarnOfMinistral3);
+  nlohmann::json rope = nlohmann::json::parse(kYarnOfMinistral3);
+  for (const char* key : {"rope_parameters", "rope_scaling"})  // the second is what transformers 4 calls it
+    if (fields.has(key) && !fields.is_null(key)) rope = fields.at(key);
   Fields scaling(rope, where + ": rope_parameters", Blame::data);
   const auto trained =
       static_cast<int>(scaling.integer("original_max_position_embeddings", 1, 1 << 24, model.positions));
   if (scaling.number("llama_4_scaling_beta", 0, 1e6, 0.0) > 0 && trained < model.positions)
     model.longer_positions = model.positions, model.positions = trained;
+  slide_everywhere(fields, model, 0);
   return model;
 }
 

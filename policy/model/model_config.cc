@@ -129,6 +129,11 @@ std::vector<bool> sliding_layers(Fields& fields, const ModelSpec& model, const S
   return layers;
 }
 
+void slide_everywhere(Fields& fields, ModelSpec& model, std::int64_t fallback) {
+  if (const int window = window_from_config(fields, fallback); window > 0 && window < model.positions)
+    model.windows.assign(static_cast<std::size_t>(model.layers), window);
+}
+
 std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides) {
   std::vector<int> windows;
   for (const bool slides_here : sliding_layers(fields, model, slides))
@@ -249,9 +254,7 @@ ModelSpec mistral_from_config(Fields& fields, const std::string& where) {
                                 .bos = 1},
                                {.whole = true});
   model.qkv_bias = model.output_bias = model.mlp_bias = false;
-  // As in transformers, layer_types is not read.
-  if (const int window = window_from_config(fields, 4096); window > 0 && window < model.positions)
-    model.windows.assign(static_cast<std::size_t>(model.layers), window);
+  slide_everywhere(fields, model, 4096);
   return model;
 }
 

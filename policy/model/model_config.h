@@ -58,6 +58,9 @@ void granite_factors(Fields& fields, ModelSpec& model);
 
 /// Reads sliding_window, `fallback` if it is absent. Returns 0 for null.
 int window_from_config(Fields& fields, std::int64_t fallback);
+/// Gives all layers the window of sliding_window, as Mistral's classes in transformers do, which do not read
+/// layer_types.
+void slide_everywhere(Fields& fields, ModelSpec& model, std::int64_t fallback);
 /// Returns for each layer whether layer_types calls it sliding_attention; without layer_types, whether
 /// `slides(layer)` says so.
 using Slides = std::function<bool(int layer)>;

@@ -156,6 +156,10 @@ TEST_CASE("Ministral, and Mistral's text models beside towers for images", "[pol
   };
   CHECK(beside(R"(,"llama_4_scaling_beta":0.1)").positions == 100);
   CHECK(beside("").positions == 1000);
+  const auto old = from(R"({"model_type":"ministral3","num_hidden_layers":2,"sliding_window":30,
+      "layer_types":["full_attention","full_attention"],"rope_theta":10000.0,"rope_scaling":{"rope_type":"yarn",
+      "factor":4.0,"original_max_position_embeddings":64,"llama_4_scaling_beta":0.1}})");
+  CHECK((old.positions == 64 && old.windows == std::vector<int>{30, 30}));  // layer_types is not read
 
   const ModelSpec layers = from(R"({"model_type":"ministral","num_hidden_layers":2,"sliding_window":30,
       "layer_types":["full_attention","sliding_attention"]})");
