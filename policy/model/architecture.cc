@@ -297,6 +297,17 @@ const std::array kArchitectures{
     Architecture{"glm", glm4_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_from_config},
     Architecture{"glm4", glm4_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_from_config},
     Architecture{"gpt_neox", neox_tensors(), kDecoderSteps, kNeoxPrefixes, neox_from_config},
+    Architecture{"seed_oss", llama_tensors(), kDecoderSteps, kLlamaPrefixes, seed_oss_from_config},
+    Architecture{"ernie4_5", llama_tensors(), kDecoderSteps, kLlamaPrefixes, ernie4_5_from_config},
+    Architecture{"exaone4", exaone4_tensors(), kDecoderSteps, kLlamaPrefixes, exaone4_from_config},
+    Architecture{"cohere", cohere_tensors(), kDecoderSteps, kLlamaPrefixes, cohere_from_config},
+    Architecture{"cohere2", cohere_tensors(), kDecoderSteps, kLlamaPrefixes, cohere2_from_config},
+    Architecture{"stablelm", stablelm_tensors(), kDecoderSteps, kLlamaPrefixes, stablelm_from_config},
+    Architecture{"starcoder2", starcoder2_tensors(), kDecoderSteps, kLlamaPrefixes, starcoder2_from_config},
+    Architecture{"granitemoehybrid", granite4_tensors(), kDecoderSteps, kLlamaPrefixes, granite4_from_config},
+    Architecture{"qwen2_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen2_vl_from_config},
+    Architecture{"qwen2_5_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen2_vl_from_config},
+    Architecture{"qwen3_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen3_vl_from_config},
     Architecture{"mixtral", mixtral_tensors(), kDecoderSteps, kLlamaPrefixes, mixtral_from_config},
     Architecture{"olmoe", olmoe_tensors(), kDecoderSteps, kLlamaPrefixes, olmoe_from_config},
     Architecture{"qwen2_moe", qwen_moe_tensors(), kDecoderSteps, kLlamaPrefixes, qwen2_moe_from_config},
@@ -304,6 +315,10 @@ const std::array kArchitectures{
     Architecture{"gpt_oss", gpt_oss_tensors(), kDecoderSteps, kLlamaPrefixes, gpt_oss_from_config},
     Architecture{"granitemoe", granite_moe_tensors(), kDecoderSteps, kLlamaPrefixes, granite_moe_from_config},
     Architecture{"glm4_moe", glm4_moe_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_moe_from_config},
+    Architecture{"dots1", glm4_moe_tensors(), kDecoderSteps, kLlamaPrefixes, dots1_from_config},
+    Architecture{"ernie4_5_moe", ernie_moe_tensors(), kDecoderSteps, kLlamaPrefixes, ernie4_5_moe_from_config},
+    Architecture{"minimax_m2", minimax_m2_tensors(), kDecoderSteps, kLlamaPrefixes, minimax_m2_from_config},
+    Architecture{"qwen3_vl_moe", qwen_moe_tensors(), kDecoderSteps, kTowerPrefixes, qwen3_vl_moe_from_config},
 };
 
 }  // namespace

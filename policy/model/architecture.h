@@ -143,6 +143,20 @@ ModelSpec olmo3_from_config(Fields& fields, const std::string& where);
 ModelSpec phi3_from_config(Fields& fields, const std::string& where);
 ModelSpec glm4_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
+ModelSpec seed_oss_from_config(Fields& fields, const std::string& where);
+ModelSpec ernie4_5_from_config(Fields& fields, const std::string& where);
+ModelSpec exaone4_from_config(Fields& fields, const std::string& where);
+ModelSpec cohere_from_config(Fields& fields, const std::string& where);
+ModelSpec cohere2_from_config(Fields& fields, const std::string& where);
+ModelSpec stablelm_from_config(Fields& fields, const std::string& where);
+ModelSpec starcoder2_from_config(Fields& fields, const std::string& where);
+ModelSpec granite4_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen2_vl_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen3_vl_from_config(Fields& fields, const std::string& where);
+ModelSpec dots1_from_config(Fields& fields, const std::string& where);
+ModelSpec ernie4_5_moe_from_config(Fields& fields, const std::string& where);
+ModelSpec minimax_m2_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen3_vl_moe_from_config(Fields& fields, const std::string& where);
 
 /// The "eos_token_id" of a config.json or a generation_config.json: an id or a list of ids. Null gives an empty list,
 /// an absent key nullopt. Throws DataError for an empty list and for anything but an id below `vocab`.

@@ -90,7 +90,12 @@ ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const
   return model;
 }
 
-/// The config of the text model beside towers for images, with what only the whole config says.
+constexpr const char* kYarnOfMinistral3 =
+    R"({"rope_type": "yarn", "rope_theta": 1000000, "factor": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
+        "mscale_all_dim": 1, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1})";
+
+}  // namespace
+
 nlohmann::json text_config(Fields& fields) {
   nlohmann::json text = fields.at("text_config");
   if (!text.is_object()) fields.refuse_field("text_config", "an object");
@@ -98,12 +103,6 @@ nlohmann::json text_config(Fields& fields) {
     if (!text.contains(key) && fields.has(key)) text[key] = fields.at(key);
   return text;
 }
-
-constexpr const char* kYarnOfMinistral3 =
-    R"({"rope_type": "yarn", "rope_theta": 1000000, "factor": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
-        "mscale_all_dim": 1, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1})";
-
-}  // namespace
 
 ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
   require_decoder(fields);

@@ -86,10 +86,10 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   dtype_from_config(fields, model);
   model.eos = eos_from_config(fields, model, defaults.eos);
   model.bos = bos_from_config(fields, model, defaults.bos);
-  const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
-  model.head_dim = named                   ? positive_int(fields, "head_dim", 4096, 1)
-                   : defaults.head_dim > 0 ? defaults.head_dim
-                                           : even_split(model, where);
+  const bool null = fields.has("head_dim") && fields.is_null("head_dim");
+  model.head_dim = null || (!fields.has("head_dim") && defaults.head_dim == 0)
+                       ? even_split(model, where)
+                       : positive_int(fields, "head_dim", 4096, defaults.head_dim);
   return model;
 }
 
@@ -142,15 +142,14 @@ std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int windo
   return windows;
 }
 
-namespace {
-
-/// Qwen's windows: in the layers from max_window_layers on.
-std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model) {
-  const std::int64_t first = fields.integer("max_window_layers", 0, INT32_MAX, 28);
+std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model, int by_default) {
+  const std::int64_t first = fields.integer("max_window_layers", 0, INT32_MAX, by_default);
   const int window = flag(fields, "use_sliding_window", false) ? window_from_config(fields, 4096) : 0;
   return window == 0 ? std::vector<int>{}
                      : layer_windows(fields, model, window, [first](int layer) { return layer >= first; });
 }
+
+namespace {
 
 /// SmolLM3's rotating layers: a list with 1 for each layer that rotates, or all but every Nth layer.
 std::vector<bool> rotary_layers_from_config(Fields& fields, int layers) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct RotaryKeys {
   bool scaled = true;            ///< false: rope_scaling is of other layers and not read
   bool whole = false;            ///< whole heads turn, whatever `fraction` says, as in transformers
   const char* absent = nullptr;  ///< JSON that stands for absent rope_parameters
+  bool of_images = false;        ///< mrope is known: its coordinates of a position are the same for text
 };
 /// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
 struct RotaryFrequencies {
@@ -53,6 +55,9 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
 /// The keys of Llama and the families made after it. Of the defaults, those for norms, biases and factors stay.
 ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {});
 
+/// The config of the text model beside towers for images, with what only the whole config says.
+nlohmann::json text_config(Fields& fields);
+
 /// Reads Granite's factors.
 void granite_factors(Fields& fields, ModelSpec& model);
 
@@ -68,5 +73,7 @@ std::vector<bool> sliding_layers(Fields& fields, const ModelSpec& model, const S
 /// The windows of a model's layers: `window` for its sliding_layers(). Windows that no sequence can fill are 0; empty
 /// if all are.
 std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides);
+/// Qwen's windows: with use_sliding_window in the layers from max_window_layers on, `first` if it is absent.
+std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model, int first = 28);
 
 }  // namespace weft::policy

@@ -132,6 +132,7 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
   for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
     rotary.frequencies.push_back(1 /
                                  std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
+  if (keys.of_images && type == "mrope") type = "default";
   if (model.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // as transformers
   // As in transformers, the key at the top is the stronger one, but is not of layers with an entry of their own.
   const auto trained = [&] {

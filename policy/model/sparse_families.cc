@@ -12,12 +12,43 @@ namespace {
 
 /// Reads the numbers of experts, and those of each token.
 void experts_from_config(Fields& fields, ModelSpec& model, const char* count, std::int64_t default_count,
-                         std::int64_t default_chosen) {
+                         std::int64_t default_chosen, const char* chosen = "num_experts_per_tok") {
   model.mlp_bias = false;
   model.experts.count = positive_int(fields, count, kMostExperts, default_count);
-  model.experts.chosen = positive_int(fields, "num_experts_per_tok", kMostExperts, default_chosen);
+  model.experts.chosen = positive_int(fields, chosen, kMostExperts, default_chosen);
   if (model.experts.chosen > model.experts.count)
-    fields.refuse_field("num_experts_per_tok", "at most the " + std::to_string(model.experts.count) + " experts");
+    fields.refuse_field(chosen, "at most the " + std::to_string(model.experts.count) + " experts");
+}
+
+/// Gives experts to the layers that `has_experts(layer)` names.
+template <class HasExperts> void place_experts(ModelSpec& model, const HasExperts& has_experts) {
+  std::vector<bool> sparse;
+  for (int layer = 0; layer < model.layers; ++layer) sparse.push_back(has_experts(layer));
+  if (std::find(sparse.begin(), sparse.end(), false) == sparse.end()) return;
+  if (std::find(sparse.begin(), sparse.end(), true) == sparse.end()) model.experts = {};
+  else model.experts.sparse = std::move(sparse);
+}
+
+struct DeepseekDefaults {
+  int shared, dense_layers;
+  bool normalise;
+};
+/// The experts of DeepSeek-V3 (arXiv 2412.19437), whose numbers are read already.
+void experts_of_deepseek(Fields& fields, ModelSpec& model, const DeepseekDefaults& defaults) {
+  Experts& experts = model.experts;
+  experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
+  experts.shared_ffn = experts.ffn * positive_int(fields, "n_shared_experts", 64, defaults.shared);
+  experts.sigmoid = experts.score_bias = true;
+  experts.normalise = flag(fields, "norm_topk_prob", defaults.normalise);
+  experts.scale = static_cast<float>(positive(fields, "routed_scaling_factor", 1e9, 1.0));
+  experts.groups = positive_int(fields, "n_group", experts.count, 1);
+  experts.groups_kept = positive_int(fields, "topk_group", experts.groups, 1);
+  if (experts.count % experts.groups != 0)
+    fields.refuse_field("n_group", "a divisor of the " + std::to_string(experts.count) + " experts");
+  if (experts.chosen > experts.count / experts.groups * experts.groups_kept)
+    fields.refuse_field("num_experts_per_tok", "at most the experts of topk_group groups");
+  const std::int64_t first = fields.integer("first_k_dense_replace", 0, INT32_MAX, defaults.dense_layers);
+  place_experts(model, [first](int layer) { return layer >= first; });
 }
 
 constexpr const char* kYarnOfGptOss =
@@ -32,12 +63,9 @@ void sparse_layers_of_qwen(Fields& fields, ModelSpec& model) {
   const auto is_layer = [](const nlohmann::json& layer) { return layer.is_number_integer(); };
   if (!dense.is_array() || !std::all_of(dense.begin(), dense.end(), is_layer))
     fields.refuse_field("mlp_only_layers", "a list of layers");
-  std::vector<bool> sparse;
-  for (int layer = 0; layer < model.layers; ++layer)
-    sparse.push_back((layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end());
-  if (std::find(sparse.begin(), sparse.end(), false) == sparse.end()) return;
-  if (std::find(sparse.begin(), sparse.end(), true) == sparse.end()) model.experts = {};
-  else model.experts.sparse = std::move(sparse);
+  place_experts(model, [&](int layer) {
+    return (layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
+  });
 }
 
 }  // namespace
@@ -223,23 +251,132 @@ ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where) {
   model.output_bias = false;
   model.head_norm = flag(fields, "use_qk_norm", false);
   experts_from_config(fields, model, "n_routed_experts", 128, 8);
-  Experts& experts = model.experts;
-  experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
-  experts.shared_ffn = experts.ffn * positive_int(fields, "n_shared_experts", 64, 1);
-  experts.sigmoid = experts.score_bias = true;
-  experts.normalise = flag(fields, "norm_topk_prob", true);
-  experts.scale = static_cast<float>(positive(fields, "routed_scaling_factor", 1e9, 1.0));
-  experts.groups = positive_int(fields, "n_group", experts.count, 1);
-  experts.groups_kept = positive_int(fields, "topk_group", experts.groups, 1);
-  if (experts.count % experts.groups != 0)
-    fields.refuse_field("n_group", "a divisor of the " + std::to_string(experts.count) + " experts");
-  if (experts.chosen > experts.count / experts.groups * experts.groups_kept)
-    fields.refuse_field("num_experts_per_tok", "at most the experts of topk_group groups");
   model.next_layers = static_cast<int>(fields.integer("num_nextn_predict_layers", 0, 64, 1));
-  const std::int64_t first = fields.integer("first_k_dense_replace", 0, INT32_MAX, 1);
-  if (first >= model.layers) experts = {};
-  else
-    for (int layer = 0; first > 0 && layer < model.layers; ++layer) experts.sparse.push_back(layer >= first);
+  experts_of_deepseek(fields, model, {.shared = 1, .dense_layers = 1, .normalise = true});
+  return model;
+}
+
+/// dots.llm1: Qwen3's attention, DeepSeek-V3's experts.
+ModelSpec dots1_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "dots1",
+                                .layers = 62,
+                                .hidden = 4608,
+                                .ffn = 10944,
+                                .heads = 32,
+                                .kv_heads = 32,
+                                .vocab = 152064,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {},
+                                .bos = {}},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.head_norm = true;
+  const std::int64_t first = fields.integer("max_window_layers", 0, INT32_MAX, 62);
+  if (const int window = window_from_config(fields, 4096); window > 0)
+    model.windows = layer_windows(fields, model, window, [first](int layer) { return layer >= first; });
+  for (const char* key : {"n_routed_experts", "num_experts_per_tok", "n_shared_experts"})
+    fields.integer(key, 1, kMostExperts);  // which have no default
+  experts_from_config(fields, model, "n_routed_experts", 1, 1);
+  experts_of_deepseek(fields, model, {.shared = 1, .dense_layers = 0, .normalise = false});
+  return model;
+}
+
+/// ERNIE 4.5 with experts, whose scores are a softmax, but are chosen by score + bias.
+ModelSpec ernie4_5_moe_from_config(Fields& fields, const std::string& where) {
+  if (flag(fields, "use_bias", false)) fields.refuse_field("use_bias", "false: products without biases");
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "ernie4_5_moe",
+                                .layers = 28,
+                                .hidden = 2560,
+                                .ffn = 12288,
+                                .heads = 20,
+                                .kv_heads = 4,
+                                .vocab = 103424,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {2},
+                                .bos = 1},
+                               {.default_theta = 500000, .whole = true});
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = false;
+  model.alternate_pairs = true;
+  experts_from_config(fields, model, fields.has("moe_num_experts") ? "moe_num_experts" : "num_experts", 64, 6,
+                      fields.has("moe_k") ? "moe_k" : "num_experts_per_tok");
+  Experts& experts = model.experts;
+  experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1536);
+  if (!fields.is_null("moe_num_shared_experts"))
+    experts.shared_ffn = experts.ffn * static_cast<int>(fields.integer("moe_num_shared_experts", 0, 64, 2));
+  experts.score_bias = experts.normalise = true;
+  fields.number("moe_norm_min", 0, 1e-9, 1e-12);  // the least sum that scores are divided by: none is smaller
+  const std::int64_t interval = fields.integer("moe_layer_interval", 1, INT32_MAX, 1),
+                     first = fields.integer("moe_layer_start_index", 0, INT32_MAX, 1),
+                     named_last = fields.integer("moe_layer_end_index", -1, INT32_MAX, -1),
+                     last = named_last < 0 ? model.layers - 1 : named_last;
+  place_experts(model, [=](int layer) { return (layer + 1) % interval == 0 && layer >= first && layer <= last; });
+  return model;
+}
+
+ModelSpec minimax_m2_from_config(Fields& fields, const std::string& where) {
+  constexpr int kHead = 128;
+  const int head = fields.is_null("head_dim") ? kHead : positive_int(fields, "head_dim", 4096, kHead);
+  const bool partly = fields.has("rotary_dim") && !fields.is_null("rotary_dim");
+  const double turning = partly ? double(fields.integer("rotary_dim", 2, head)) / head : 1;
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "minimax_m2",
+                                .layers = 62,
+                                .hidden = 3072,
+                                .ffn = 1536,
+                                .heads = 48,
+                                .kv_heads = 8,
+                                .head_dim = kHead,
+                                .vocab = 200064,
+                                .positions = 196608,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {200020},
+                                .bos = 200034},
+                               {.default_fraction = turning, .default_theta = 5000000});
+  model.qkv_bias = model.output_bias = false;
+  model.head_norm = true;
+  experts_from_config(fields, model, "num_local_experts", 256, 8);
+  model.experts.ffn = model.ffn;
+  model.experts.sigmoid = model.experts.score_bias = model.experts.normalise = true;
+  return model;
+}
+
+/// The text model is in text_config.
+ModelSpec qwen3_vl_moe_from_config(Fields& fields, const std::string& where) {
+  const nlohmann::json config = text_config(fields);
+  Fields text(config, where + ": text_config", Blame::data);
+  ModelSpec model = llama_like(text, where + ": text_config",
+                               {.architecture = "qwen3_vl_moe",
+                                .layers = 24,
+                                .hidden = 2048,
+                                .ffn = 5632,
+                                .heads = 16,
+                                .kv_heads = 16,
+                                .vocab = 151936,
+                                .positions = 128000,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {},
+                                .bos = {}},
+                               {.default_theta = 500000, .whole = true, .of_images = true});
+  model.tied_head = flag(fields, "tie_word_embeddings", false);
+  model.qkv_bias = model.output_bias = flag(text, "attention_bias", false);
+  model.head_norm = true;
+  experts_from_config(text, model, text.has("num_experts") ? "num_experts" : "num_local_experts", 60, 4);
+  model.experts.ffn = positive_int(text, "moe_intermediate_size", 1 << 20, 1408);
+  model.experts.normalise = true;
+  sparse_layers_of_qwen(text, model);
   return model;
 }
 

@@ -27,6 +27,9 @@ constexpr TensorRow shared(Role role, const char* name) {
   return matrix(kMlp, role, name, down ? Dim::hidden : Dim::shared_ffn, down ? Dim::shared_ffn : Dim::hidden,
                 When::shared_expert);
 }
+constexpr TensorRow score_bias(const char* name) {
+  return bias(kMlp, Role::score_bias, name, Dim::experts, When::score_bias);
+}
 constexpr TensorRow dense(TensorRow row) {
   row.when = When::gated_mlp;
   return row;
@@ -43,6 +46,15 @@ constexpr TensorRow kExpertUp =
 constexpr TensorRow kExpertDown =
     in_stack(expert(Role::down_weight, "layers.#.mlp.experts.@.down_proj.weight"), {kDownStack});
 
+constexpr TensorRow kMixtralRouter =
+    matrix(kMlp, Role::router, "layers.#.block_sparse_moe.gate.weight", Dim::experts, Dim::hidden, When::sparse);
+constexpr TensorRow kMixtralGate =
+    in_stack(expert(Role::gate_weight, "layers.#.block_sparse_moe.experts.@.w1.weight"), {kGateUpStack, 0, 2});
+constexpr TensorRow kMixtralUp =
+    in_stack(expert(Role::up_weight, "layers.#.block_sparse_moe.experts.@.w3.weight"), {kGateUpStack, 1, 2});
+constexpr TensorRow kMixtralDown =
+    in_stack(expert(Role::down_weight, "layers.#.block_sparse_moe.experts.@.w2.weight"), {kDownStack});
+
 constexpr std::array kMixtral{
     embedding("embed_tokens.weight"),
     kInputNorm,
@@ -51,10 +63,10 @@ constexpr std::array kMixtral{
     kV,
     kO,
     kMlpInputNorm,
-    matrix(kMlp, Role::router, "layers.#.block_sparse_moe.gate.weight", Dim::experts, Dim::hidden, When::sparse),
-    in_stack(expert(Role::gate_weight, "layers.#.block_sparse_moe.experts.@.w1.weight"), {kGateUpStack, 0, 2}),
-    in_stack(expert(Role::up_weight, "layers.#.block_sparse_moe.experts.@.w3.weight"), {kGateUpStack, 1, 2}),
-    in_stack(expert(Role::down_weight, "layers.#.block_sparse_moe.experts.@.w2.weight"), {kDownStack}),
+    kMixtralRouter,
+    kMixtralGate,
+    kMixtralUp,
+    kMixtralDown,
     kFinalNorm,
     head("lm_head.weight"),
 };
@@ -68,8 +80,8 @@ constexpr std::array kOlmoe{
     kKBias,
     kV,
     kVBias,
-    norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::q_rows),
-    norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::kv_rows),
+    kWholeQNorm,
+    kWholeKNorm,
     kO,
     kOBias,
     kMlpInputNorm,
@@ -123,12 +135,13 @@ constexpr std::array kGlm4Moe{
     kHeadQNorm,
     kHeadKNorm,
     kO,
+    kOBias,
     kMlpInputNorm,
     dense(kGate),
     dense(kUp),
     dense(kDown),
     kRouter,
-    bias(kMlp, Role::score_bias, "layers.#.mlp.gate.e_score_correction_bias", Dim::experts, When::score_bias),
+    score_bias("layers.#.mlp.gate.e_score_correction_bias"),
     shared(Role::gate_weight, "layers.#.mlp.shared_experts.gate_proj.weight"),
     shared(Role::up_weight, "layers.#.mlp.shared_experts.up_proj.weight"),
     shared(Role::down_weight, "layers.#.mlp.shared_experts.down_proj.weight"),
@@ -188,6 +201,48 @@ constexpr std::array kGraniteMoe{
     head("lm_head.weight"),
 };
 
+constexpr std::array kErnieMoe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kK,
+    kV,
+    kO,
+    kMlpInputNorm,
+    dense(kGate),
+    dense(kUp),
+    dense(kDown),
+    kRouter,
+    score_bias("layers.#.mlp.moe_statics.e_score_correction_bias"),
+    shared(Role::gate_weight, "layers.#.mlp.shared_experts.gate_proj.weight"),
+    shared(Role::up_weight, "layers.#.mlp.shared_experts.up_proj.weight"),
+    shared(Role::down_weight, "layers.#.mlp.shared_experts.down_proj.weight"),
+    kExpertGate,
+    kExpertUp,
+    kExpertDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kMinimaxM2{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kK,
+    kV,
+    kWholeQNorm,
+    kWholeKNorm,
+    kO,
+    kMlpInputNorm,
+    kMixtralRouter,
+    score_bias("layers.#.block_sparse_moe.e_score_correction_bias"),
+    kMixtralGate,
+    kMixtralUp,
+    kMixtralDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
 }  // namespace
 
 std::span<const TensorRow> mixtral_tensors() { return kMixtral; }
@@ -196,5 +251,7 @@ std::span<const TensorRow> qwen_moe_tensors() { return kQwenMoe; }
 std::span<const TensorRow> glm4_moe_tensors() { return kGlm4Moe; }
 std::span<const TensorRow> gpt_oss_tensors() { return kGptOss; }
 std::span<const TensorRow> granite_moe_tensors() { return kGraniteMoe; }
+std::span<const TensorRow> ernie_moe_tensors() { return kErnieMoe; }
+std::span<const TensorRow> minimax_m2_tensors() { return kMinimaxM2; }
 
 }  // namespace weft::policy

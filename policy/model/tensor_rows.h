@@ -49,9 +49,14 @@ constexpr TensorRow kHeadQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::head_dim, When::head_norm);
 constexpr TensorRow kHeadKNorm =
     norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::head_dim, When::head_norm);
+constexpr TensorRow kWholeQNorm = norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::q_rows);
+constexpr TensorRow kWholeKNorm = norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::kv_rows);
 constexpr TensorRow kSinks = bias(kAttention, Role::sinks, "layers.#.self_attn.sinks", Dim::heads, When::sinks);
 constexpr TensorRow kInputNorm = norm(kAttention, Role::norm1_weight, "layers.#.input_layernorm.weight");
+constexpr TensorRow kInputNormBias = bias(kAttention, Role::norm1_bias, "layers.#.input_layernorm.bias", Dim::hidden);
 constexpr TensorRow kMlpInputNorm = norm(kMlp, Role::norm2_weight, "layers.#.post_attention_layernorm.weight");
+constexpr TensorRow kMlpInputNormBias =
+    bias(kMlp, Role::norm2_bias, "layers.#.post_attention_layernorm.bias", Dim::hidden);
 constexpr TensorRow kGate = matrix(kMlp, Role::gate_weight, "layers.#.mlp.gate_proj.weight", Dim::ffn, Dim::hidden);
 constexpr TensorRow kUp = matrix(kMlp, Role::up_weight, "layers.#.mlp.up_proj.weight", Dim::ffn, Dim::hidden);
 constexpr TensorRow kDown = matrix(kMlp, Role::down_weight, "layers.#.mlp.down_proj.weight", Dim::hidden, Dim::ffn);
@@ -60,5 +65,6 @@ constexpr TensorRow kGatePart =
 constexpr TensorRow kUpPart =
     part(kMlp, Role::up_weight, "layers.#.mlp.gate_up_proj.weight", Dim::ffn, Dim::hidden, Dim::two_ffn, Dim::ffn);
 constexpr TensorRow kFinalNorm = norm(kOutput, Role::final_norm_weight, "norm.weight");
+constexpr TensorRow kFinalNormBias = bias(kOutput, Role::final_norm_bias, "norm.bias", Dim::hidden);
 
 }  // namespace weft::policy

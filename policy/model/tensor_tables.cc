@@ -90,8 +90,8 @@ constexpr std::array kOlmo2{
     kKBias,
     kV,
     kVBias,
-    norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::q_rows),
-    norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::kv_rows),
+    kWholeQNorm,
+    kWholeKNorm,
     kO,
     kOBias,
     norm(kAttention, Role::attention_norm, "layers.#.post_attention_layernorm.weight"),
@@ -143,13 +143,13 @@ constexpr std::array kGlm4{
 constexpr std::array kNeox{
     embedding("embed_in.weight"),
     kInputNorm,
-    bias(kAttention, Role::norm1_bias, "layers.#.input_layernorm.bias", Dim::hidden),
+    kInputNormBias,
     matrix(kAttention, Role::qkv_weight, "layers.#.attention.query_key_value.weight", Dim::qkv_rows, Dim::hidden),
     bias(kAttention, Role::qkv_bias, "layers.#.attention.query_key_value.bias", Dim::qkv_rows, When::qkv_bias),
     matrix(kAttention, Role::o_weight, "layers.#.attention.dense.weight", Dim::hidden, Dim::q_rows),
     bias(kAttention, Role::o_bias, "layers.#.attention.dense.bias", Dim::hidden, When::output_bias),
     kMlpInputNorm,
-    bias(kMlp, Role::norm2_bias, "layers.#.post_attention_layernorm.bias", Dim::hidden),
+    kMlpInputNormBias,
     matrix(kMlp, Role::up_weight, "layers.#.mlp.dense_h_to_4h.weight", Dim::ffn, Dim::hidden),
     bias(kMlp, Role::up_bias, "layers.#.mlp.dense_h_to_4h.bias", Dim::ffn),
     matrix(kMlp, Role::down_weight, "layers.#.mlp.dense_4h_to_h.weight", Dim::hidden, Dim::ffn),
@@ -157,6 +157,108 @@ constexpr std::array kNeox{
     norm(kOutput, Role::final_norm_weight, "final_layer_norm.weight"),
     bias(kOutput, Role::final_norm_bias, "final_layer_norm.bias", Dim::hidden),
     head("embed_out.weight"),
+};
+
+/// Both sublayers read what one norm wrote, so the mlp has the attention's norm as its own too.
+constexpr std::array kCohere{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    norm(kMlp, Role::norm2_weight, "layers.#.input_layernorm.weight"),
+    kGate,
+    kUp,
+    kDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kExaone4{
+    embedding("embed_tokens.weight"),
+    kQ,
+    kK,
+    kV,
+    kHeadQNorm,
+    kHeadKNorm,
+    kO,
+    norm(kAttention, Role::attention_norm, "layers.#.post_attention_layernorm.weight"),
+    kGate,
+    kUp,
+    kDown,
+    norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm.weight"),
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kStableLm{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kInputNormBias,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kMlpInputNorm,
+    kMlpInputNormBias,
+    kGate,
+    kUp,
+    kDown,
+    kFinalNorm,
+    kFinalNormBias,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kStarcoder2{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kInputNormBias,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    kMlpInputNormBias,
+    matrix(kMlp, Role::up_weight, "layers.#.mlp.c_fc.weight", Dim::ffn, Dim::hidden),
+    bias(kMlp, Role::up_bias, "layers.#.mlp.c_fc.bias", Dim::ffn, When::mlp_bias),
+    matrix(kMlp, Role::down_weight, "layers.#.mlp.c_proj.weight", Dim::hidden, Dim::ffn),
+    bias(kMlp, Role::down_bias, "layers.#.mlp.c_proj.bias", Dim::hidden, When::mlp_bias),
+    kFinalNorm,
+    kFinalNormBias,
+    head("lm_head.weight"),
+};
+
+constexpr const char* kGateUpOfGranite4 = "layers.#.shared_mlp.input_linear.weight";
+
+constexpr std::array kGranite4{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    part(kMlp, Role::gate_weight, kGateUpOfGranite4, Dim::ffn, Dim::hidden, Dim::two_ffn, Dim::one),
+    part(kMlp, Role::up_weight, kGateUpOfGranite4, Dim::ffn, Dim::hidden, Dim::two_ffn, Dim::ffn),
+    matrix(kMlp, Role::down_weight, "layers.#.shared_mlp.output_linear.weight", Dim::hidden, Dim::ffn),
+    kFinalNorm,
+    head("lm_head.weight"),
 };
 
 }  // namespace
@@ -168,5 +270,10 @@ std::span<const TensorRow> olmo2_tensors() { return kOlmo2; }
 std::span<const TensorRow> phi3_tensors() { return kPhi3; }
 std::span<const TensorRow> glm4_tensors() { return kGlm4; }
 std::span<const TensorRow> neox_tensors() { return kNeox; }
+std::span<const TensorRow> cohere_tensors() { return kCohere; }
+std::span<const TensorRow> exaone4_tensors() { return kExaone4; }
+std::span<const TensorRow> stablelm_tensors() { return kStableLm; }
+std::span<const TensorRow> starcoder2_tensors() { return kStarcoder2; }
+std::span<const TensorRow> granite4_tensors() { return kGranite4; }
 
 }  // namespace weft::policy

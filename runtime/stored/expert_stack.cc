@@ -101,6 +101,15 @@ std::int64_t rows_of(const policy::ModelSpec& model, const ExpertStack& stack, c
   return std::int64_t{model.experts.count} * stack.parts * spec.rows;
 }
 
+/// Whether a stack's shape is that of transposed experts, and not also that of others. Qwen3-VL's checkpoints are so,
+/// but not when transformers 5 has saved them again.
+bool fits_transposed_alone(const policy::ModelSpec& model, const TensorInfo& tensor, const ExpertStack& stack,
+                           const TensorSpec& spec) {
+  const std::int64_t high = stack.parts * height(spec);
+  return !is_vector(spec) && high != spec.cols &&
+         tensor.shape == std::vector<std::int64_t>{model.experts.count, spec.cols, high};
+}
+
 }  // namespace
 
 std::optional<ExpertStack> find_stack(const policy::ModelSpec& model, const Checkpoint& checkpoint,
@@ -113,7 +122,9 @@ std::optional<ExpertStack> find_stack(const policy::ModelSpec& model, const Chec
     for (const char* const prefix : policy::name_prefixes(model)) {
       ExpertStack found = stack;
       found.name = prefix + stack.name;
-      if (checkpoint.find(found.name) || format_of(model, checkpoint, found.name, spec)) return found;
+      const TensorInfo* const tensor = checkpoint.find(found.name);
+      if (tensor && fits_transposed_alone(model, *tensor, found, spec)) found.transposed = true;
+      if (tensor || format_of(model, checkpoint, found.name, spec)) return found;
     }
   return {};
 }

@@ -252,7 +252,9 @@ std::vector<TensorNeed> needs_of(const policy::ModelSpec& model, const policy::T
   if (const auto stack = stack_of(model, checkpoint, spec, own)) return stack_needs(model, checkpoint, *stack, spec);
   if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, own))
     return format->needs(checkpoint, model.quantisation, own, spec.of_rows, spec.cols);
-  return {{own, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
+  const TensorInfo* const tensor = checkpoint.find(own);
+  const bool row = tensor && tensor->shape.size() == 2;  // a vector may be stored as one, as ERNIE's score bias is
+  return {{own, is_vector(spec.form) && !row ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
 }
 
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,

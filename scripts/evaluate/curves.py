@@ -51,6 +51,12 @@ def share(amount):
     return text + "0" if text.endswith(".") else text
 
 
+def flags_of(rule):
+    """What weft is started with: a RULE may end with @ and a --kv-dtype, as in h2o:0.05:0.05:cold=1.0@int8:4:2."""
+    retention, _, kv_dtype = rule.partition("@")
+    return ["--retention", retention] + (["--kv-dtype", kv_dtype] if kv_dtype else [])
+
+
 # A rule, its budget (None without braces), the rule as weft takes it, and the first rule at this budget, if it has one.
 Run = collections.namedtuple("Run", "rule budget text first")
 

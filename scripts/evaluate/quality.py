@@ -72,10 +72,7 @@ def make_windows(args, folder):
 def score(args, folder, windows, retention, kv=None):
     """Mean negative log-likelihood of each window, in order."""
     policy, output = folder / "policy.json", folder / "scores.jsonl"
-    named = []
-    if isinstance(retention, str):
-        rule, _, kv_dtype = retention.partition("@")
-        named = ["--retention", rule] + (["--kv-dtype", kv_dtype] if kv_dtype else [])
+    named = curves.flags_of(retention) if isinstance(retention, str) else []
     policy.write_text(json.dumps(({} if named else {"retention": retention}) | ({"kv": kv} if kv else {})))
     output.unlink(missing_ok=True)
     weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),

@@ -16,8 +16,9 @@
 The first five follow RULER's definitions (arXiv 2404.06654) in other words. The score of an item is the share of what was
 asked for that stands in the answer. The error is that of the mean of the paired differences to the first rule. A prompt
 with `--question first` has its question before the context too, in full, and after it only what the answer begins with.
-A rule with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
-rule at the same budget. --picture draws the rules over the budgets, --answers keeps the scores for later calls.
+A RULE may end with @ and a --kv-dtype: h2o:0.05:0.05:cold=1.0@int8:4:2. A rule with factors in braces, such as
+h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first rule at the same budget. --picture draws
+the rules over the budgets, --answers keeps the scores for later calls.
 Needs only Python's standard library and weft.
 """
 
@@ -169,7 +170,7 @@ def answer(args, folder, rule):
     for file in folder.glob("answers.jsonl*"):
         file.unlink()
     done = subprocess.run([args.weft, "generate", "--model", args.model, "--input", str(folder / "items.jsonl"), "--output",
-                           str(output), "--retention", rule, "--quiet", *args.flags])
+                           str(output), *curves.flags_of(rule), "--quiet", *args.flags])
     if done.returncode:
         raise SystemExit(f"tasks.py: weft generate ended with exit code {done.returncode}")
     return {line["id"]: line["text"] for line in map(json.loads, output.open())}

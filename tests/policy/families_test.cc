@@ -254,6 +254,82 @@ TEST_CASE("grouped heads and explicit head sizes", "[policy]") {
   CHECK_THROWS_WITH(from(R"({"model_type":"llama","is_encoder_decoder":true})"), Contains("is_encoder_decoder"));
 }
 
+TEST_CASE("Command R, ERNIE, EXAONE, Granite 4, Seed-OSS, StableLM and StarCoder have their classes' defaults",
+          "[policy]") {
+  const ModelSpec seed = from(R"({"model_type":"seed_oss"})");
+  CHECK((seed.heads == 80 && seed.kv_heads == 8 && seed.head_dim == 128 && seed.qkv_bias && !seed.output_bias));
+  CHECK((!seed.mlp_bias && !seed.tied_head && seed.positions == 524288 && seed.norm_epsilon == 1e-6f));
+  CHECK(from(R"({"model_type":"seed_oss","attention_out_bias":true})").output_bias);
+  CHECK(from(R"({"model_type":"seed_oss","hidden_size":320,"head_dim":null})").head_dim == 4);
+
+  const ModelSpec ernie = from(R"({"model_type":"ernie4_5"})");
+  CHECK((ernie.alternate_pairs && ernie.tied_head && !ernie.qkv_bias && !ernie.mlp_bias && ernie.kv_heads == 2));
+  CHECK(double(ernie.rotary[1]) == Approx(std::pow(5e5, -2.0 / 128)));
+  const ModelSpec biased = from(R"({"model_type":"ernie4_5","use_bias":true})");
+  CHECK((biased.qkv_bias && biased.output_bias && biased.mlp_bias));
+
+  const ModelSpec exaone = from(R"({"model_type":"exaone4","max_position_embeddings":8192})");
+  CHECK((exaone.head_norm && exaone.branch_norm && !exaone.pre_norm && exaone.bos == 0));
+  CHECK((exaone.window(2) == 4096 && exaone.window(3) == 0 && exaone.rotates(2) && !exaone.rotates(3)));
+  const ModelSpec whole = from(R"({"model_type":"exaone4","sliding_window":null})");
+  CHECK((whole.windows.empty() && whole.rotates(0) && whole.rotates(3)));
+  CHECK_THROWS_WITH(from(R"({"model_type":"exaone4","sliding_window_pattern":"LLLG"})"),
+                    Contains("sliding_window_pattern"));
+
+  const ModelSpec command = from(R"({"model_type":"cohere"})");
+  CHECK((command.parallel_residual && command.gated_mlp && !command.rms_norm && command.alternate_pairs));
+  CHECK((command.tied_head && command.logit_scale == 0.0625f && command.kv_heads == 64 && command.rotates(0)));
+  CHECK_THROWS_WITH(from(R"({"model_type":"cohere","use_qk_norm":true})"), Contains("use_qk_norm"));
+  const ModelSpec second = from(R"({"model_type":"cohere2","sliding_window":100})");
+  CHECK((second.window(0) == 100 && second.window(3) == 0 && second.rotates(0) && !second.rotates(3)));
+  CHECK(second.head_dim == 128);
+  const ModelSpec none = from(R"({"model_type":"cohere2","sliding_window":null})");
+  CHECK((none.windows.empty() && !none.rotates(0) && !none.rotates(3)));  // as in transformers
+
+  const ModelSpec stable = from(R"({"model_type":"stablelm"})");
+  CHECK((stable.rotary.size() == 10 && !stable.rms_norm && stable.gated_mlp && !stable.qkv_bias && stable.eos[0] == 0));
+  CHECK_THROWS_WITH(from(R"({"model_type":"stablelm","qk_layernorm":true})"), Contains("qk_layernorm"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"stablelm","use_parallel_residual":true})"),
+                    Contains("use_parallel_residual"));
+
+  const ModelSpec star = from(R"({"model_type":"starcoder2"})");
+  CHECK((!star.gated_mlp && !star.rms_norm && star.tied_head && star.mlp_bias && star.windows.empty()));
+  CHECK(star.activation == "gelu_pytorch_tanh");
+  CHECK(from(R"({"model_type":"starcoder2","sliding_window":64})").window(0) == 64);
+
+  const auto granite = [](const std::string& keys) {
+    return from(R"({"model_type":"granitemoehybrid","num_hidden_layers":2,)" + keys + "}");
+  };
+  const ModelSpec turning =
+      granite(R"("num_local_experts":0,"layer_types":["attention","attention"],"position_embedding_type":"rope",
+                 "shared_intermediate_size":48,"residual_multiplier":0.25)");
+  CHECK((turning.ffn == 48 && turning.rotates(1) && turning.residual_scale == 0.25f && turning.experts.count == 0));
+  CHECK_FALSE(granite(R"("num_local_experts":0,"layer_types":["attention","full_attention"])").rotates(0));
+  CHECK_THROWS_WITH(granite(R"("num_local_experts":0,"layer_types":["attention","mamba"])"), Contains("Mamba"));
+  CHECK_THROWS_WITH(granite(R"("num_local_experts":0)"), Contains("layer_types"));
+  CHECK_THROWS_WITH(granite(R"("num_local_experts":4,"layer_types":["attention","attention"])"),
+                    Contains("num_local_experts"));
+}
+
+TEST_CASE("Qwen's text models beside towers for images", "[policy]") {
+  const ModelSpec nested = from(R"({"model_type":"qwen2_5_vl","tie_word_embeddings":true,"text_config":{
+      "hidden_size":128,"num_attention_heads":8,"rope_scaling":{"type":"mrope","mrope_section":[2,3,3]},
+      "rope_theta":100.0}})");
+  CHECK((nested.tied_head && nested.qkv_bias && !nested.output_bias && nested.kv_heads == 8 && nested.layers == 80));
+  CHECK(double(nested.rotary[1]) == Approx(std::pow(100.0, -2.0 / 16)));
+  const ModelSpec flat = from(R"({"model_type":"qwen2_vl","hidden_size":64,"num_attention_heads":4,
+      "num_key_value_heads":2})");
+  CHECK((flat.architecture == "qwen2_vl" && flat.hidden == 64 && !flat.tied_head && flat.windows.empty()));
+  CHECK(double(flat.rotary[1]) == Approx(std::pow(1e6, -2.0 / 16)));
+
+  const ModelSpec third = from(R"({"model_type":"qwen3_vl","text_config":{"tie_word_embeddings":true}})");
+  CHECK((third.head_norm && !third.tied_head && third.head_dim == 128 && third.positions == 128000));
+  const ModelSpec sparse = from(R"({"model_type":"qwen3_vl_moe","text_config":{"num_experts":8,
+      "num_experts_per_tok":2}})");
+  CHECK((sparse.experts.count == 8 && sparse.experts.chosen == 2 && sparse.experts.normalise && sparse.head_norm));
+  CHECK_THROWS_WITH(from(R"({"model_type":"qwen2","rope_scaling":{"type":"mrope"}})"), Contains("mrope"));
+}
+
 TEST_CASE("families with experts have the defaults of their config classes", "[policy][experts]") {
   const ModelSpec mixtral = from(R"({"model_type":"mixtral"})");
   CHECK((mixtral.experts.count == 8 && mixtral.experts.chosen == 2 && mixtral.experts.ffn == 14336));
@@ -283,8 +359,26 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
   const ModelSpec granite = from(R"({"model_type":"granitemoe","residual_multiplier":0.25,"logits_scaling":8})");
   CHECK((granite.experts.count == 8 && granite.experts.chosen == 2 && granite.experts.normalise));
   CHECK((granite.experts.scale == 0.25f && granite.residual_scale == 0.25f && granite.logit_scale == 0.125f));
+  const ModelSpec dots = from(R"({"model_type":"dots1","n_routed_experts":16,"num_experts_per_tok":3,
+      "n_shared_experts":2,"first_k_dense_replace":1})");
+  CHECK((dots.experts.sigmoid && dots.experts.score_bias && !dots.experts.normalise && dots.head_norm));
+  CHECK((dots.experts.shared_ffn == 2816 && !dots.is_sparse(0) && dots.is_sparse(1) && dots.next_layers == 0));
+  const ModelSpec ernie = from(R"({"model_type":"ernie4_5_moe","moe_layer_interval":2,"moe_layer_end_index":5})");
+  CHECK((ernie.experts.count == 64 && ernie.experts.chosen == 6 && ernie.experts.score_bias && !ernie.experts.sigmoid));
+  CHECK((ernie.experts.normalise && ernie.experts.shared_ffn == 3072 && ernie.alternate_pairs && ernie.tied_head));
+  CHECK(
+      (!ernie.is_sparse(0) && ernie.is_sparse(1) && !ernie.is_sparse(2) && ernie.is_sparse(5) && !ernie.is_sparse(7)));
+  CHECK(from(R"({"model_type":"ernie4_5_moe","moe_num_shared_experts":0})").experts.shared_ffn == 0);
+  const ModelSpec minimax = from(R"({"model_type":"minimax_m2","rotary_dim":64})");
+  CHECK((minimax.experts.count == 256 && minimax.experts.ffn == 1536 && minimax.experts.sigmoid && minimax.head_norm));
+  CHECK((minimax.rotary.size() == 32 && minimax.head_dim == 128 && minimax.eos[0] == 200020));
 
   const auto refused = [](const char* config, const char* says) { CHECK_THROWS_WITH(from(config), Contains(says)); };
+  refused(R"({"model_type":"dots1","num_experts_per_tok":3,"n_shared_experts":2})", "n_routed_experts");
+  refused(R"({"model_type":"ernie4_5_moe","use_bias":true})", "use_bias");
+  refused(R"({"model_type":"ernie4_5_moe","moe_k":65})", "moe_k");
+  refused(R"({"model_type":"ernie4_5_moe","moe_norm_min":0.5})", "moe_norm_min");
+  refused(R"({"model_type":"minimax_m2","rotary_dim":200})", "rotary_dim");
   refused(R"({"model_type":"mixtral","num_experts_per_tok":9})", "num_experts_per_tok");
   refused(R"({"model_type":"mixtral","num_local_experts":0})", "num_local_experts");
   refused(R"({"model_type":"olmoe","num_experts":100000})", "num_experts");

@@ -116,7 +116,9 @@ class Answers(Case):
         for type, golden, names in (
                 ("gemma3", "gemma3-text-slides-bf16", {"model.": "model.language_model."}),
                 ("mistral3", "mistral-ministral3-f16", {"model.": "model.language_model."}),
-                ("mistral3", "mistral-slides-f16", {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."})):
+                ("mistral3", "mistral-slides-f16", {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}),
+                ("qwen2_5_vl", "qwen2-untied-f32", {}),
+                ("qwen3_vl", "qwen3-biases-untied-bf16", {"model.": "model.language_model."})):
             with self.subTest(golden):
                 golden, model = SOURCE / "tests/data/golden" / golden, self.folder / golden
                 shutil.copytree(golden, model)

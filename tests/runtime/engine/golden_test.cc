@@ -35,8 +35,13 @@ std::string name_of_type(DType dtype) {
 }
 
 /// The golden checkpoints, a group of families for each test case. Those of no other group are OPT's.
-const std::vector<std::vector<std::string>> kGroups = {
-    {}, {"llama", "smollm", "granite"}, {"mistral", "neox", "phi"}, {"qwen", "glm"}, {"gemma", "olmo"}, {"moe"}};
+const std::vector<std::vector<std::string>> kGroups = {{},
+                                                       {"llama", "smollm", "granite"},
+                                                       {"mistral", "neox", "phi"},
+                                                       {"qwen", "glm"},
+                                                       {"gemma", "olmo"},
+                                                       {"moe"},
+                                                       {"cohere", "ernie", "exaone", "seed", "stablelm", "starcoder"}};
 
 std::size_t group_of(const std::string& checkpoint) {
   for (std::size_t group = 1; group < kGroups.size(); ++group)
@@ -72,6 +77,8 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "phi3-longrope-bf16",
                                      "glm4-bf16",
                                      "granite-f16",
+                                     "cohere2-slides-bf16",
+                                     "starcoder2-slides-bf16",
                                      "moe-mixtral-slides-sharded-bf16",
                                      "moe-qwen2-shared-f16",
                                      "moe-glm4-groups-f16",
@@ -238,6 +245,11 @@ TEST_CASE("every tiny Gemma and OLMo computes what transformers computes", "[run
 
 TEST_CASE("every tiny mixture of experts computes what transformers computes", "[runtime][golden][experts]") {
   check_group(5);
+}
+
+TEST_CASE("every tiny Command R, ERNIE, EXAONE, Seed-OSS, StableLM and StarCoder computes what transformers computes",
+          "[runtime][golden]") {
+  check_group(6);
 }
 
 TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][golden][gguf]") {

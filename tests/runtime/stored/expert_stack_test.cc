@@ -131,10 +131,31 @@ TEST_CASE("experts are found in a tensor of all of them", "[runtime][experts]") 
       true);
 }
 
+TEST_CASE("experts are read transposed where their shape fits in no other way", "[runtime][experts]") {
+  const TemporaryFolder folder;
+  write_text(folder / "model.safetensors",
+             file_of_stacks({{"model.layers.0.mlp.experts.down_proj", "[3,4,8]",
+                              filled(kWidth, kHidden, [](int e, int c, int r) { return number(e, 2, r, c); })}}));
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  const policy::ModelSpec model = model_of("qwen3_moe");
+  int compared = 0;
+  for (const policy::Unit& unit : policy::model_units(model))
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      if (spec.role != Role::down_weight) continue;
+      std::vector<float> wanted;
+      for (int r = 0; r < kHidden; ++r)
+        for (int c = 0; c < kWidth; ++c) wanted.push_back(number(spec.of_layer, 2, r, c));
+      checkpoint.demand(needs_of(model, spec, checkpoint));
+      CHECK(numbers_of(model, checkpoint, spec) == wanted);
+      ++compared;
+    }
+  CHECK(compared == kExperts);
+}
+
 TEST_CASE("a tensor of experts of another shape is refused by name", "[runtime][experts]") {
   const TemporaryFolder folder;
   const std::string name = "model.layers.0.mlp.experts.down_proj";
-  write_text(folder / "model.safetensors", file_of_stacks({{name, "[3,4,8]", std::vector<float>(96)}}));
+  write_text(folder / "model.safetensors", file_of_stacks({{name, "[3,5,8]", std::vector<float>(120)}}));
   const Checkpoint checkpoint = Checkpoint::open(folder.path());
   const policy::ModelSpec model = model_of("qwen3_moe");
   for (const policy::Unit& unit : policy::model_units(model))
