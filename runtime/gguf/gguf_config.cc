@@ -57,14 +57,15 @@ class ConfigMaker {
     const GgufTensor* const embedding = model_.tensor("token_embd.weight");
     if (!embedding || embedding->shape.size() != 2)
       gguf_.refuse(GgufFault::bad_tensor, "has no matrix 'token_embd.weight', so it holds no model");
-    heads_ = integer("attention.head_count"), hidden_ = integer("embedding_length"), layers_ = integer("block_count");
+    heads_ = integer("attention.head_count"), hidden_ = integer("embedding_length"),
+    layers_ = gguf_layers(gguf_, architecture_);
     head_dim_ = gguf_.integer(key("attention.key_length"), 1, kLargest, std::max<std::int64_t>(1, hidden_ / heads_));
     if (gguf_.integer(key("attention.value_length"), 1, kLargest, head_dim_) != head_dim_)
       gguf_.refuse(GgufFault::bad_metadata, "has values of another length than keys, which is not read");
     config_ = {{"architectures", {architecture_.class_name}},
                {"model_type", family_},
                {"torch_dtype", name_of(float_type(model_))},
-               {"hidden_act", architecture_.plus_one ? "gelu_pytorch_tanh" : "silu"},
+               {"hidden_act", architecture_.plus_one || family_ == "starcoder2" ? "gelu_pytorch_tanh" : "silu"},
                {"hidden_size", hidden_},
                {"intermediate_size", integer("feed_forward_length")},
                {"num_hidden_layers", layers_},
@@ -73,7 +74,8 @@ class ConfigMaker {
                {"head_dim", head_dim_},
                {"max_position_embeddings", integer("context_length")},
                {"vocab_size", embedding->shape[0]},
-               {"rms_norm_eps", shortest(number("attention.layer_norm_rms_epsilon"))},
+               {norm_key(), shortest(number(architecture_.layer_norm ? "attention.layer_norm_epsilon"
+                                                                     : "attention.layer_norm_rms_epsilon"))},
                {"tie_word_embeddings", !model_.tensor("output.weight")}};
     add_rotary();
     if (architecture_.windows) add_windows();
@@ -81,7 +83,7 @@ class ConfigMaker {
     if (architecture_.experts) add_experts();
     if (family_ == "gemma2" || family_ == "gemma3_text") add_gemma();
     if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
-    if (family_ == "glm4") config_["attention_bias"] = model_.tensor("blk.0.attn_q.bias") != nullptr;
+    add_presence();
     add_gguf_token_ids(gguf_, config_);
     return std::move(config_);
   }
@@ -92,6 +94,10 @@ class ConfigMaker {
   std::int64_t integer(const char* rest) const { return gguf_.integer(key(rest), 1, kLargest); }
   double number(const char* rest) const { return gguf_.number(key(rest)); }
   double number(const char* rest, double fallback) const { return has(rest) ? shortest(number(rest)) : fallback; }
+
+  const char* norm_key() const {
+    return !architecture_.layer_norm ? "rms_norm_eps" : family_ == "starcoder2" ? "norm_epsilon" : "layer_norm_eps";
+  }
 
   [[noreturn]] void refuse_key(const std::string& name) const {
     gguf_.refuse(GgufFault::bad_metadata, "the metadata has " + in_quotes(name) + ", which is not read");
@@ -111,17 +117,46 @@ class ConfigMaker {
         if (has(rest) && !is_zero(key(rest))) refuse_key(key(rest));
     };
     refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
-            "attention.temperature_scale", "nextn_predict_layers", "rope.dimension_sections",
-            "embedding_length_per_layer_input", "rope.global.freq_base", "rope.local.freq_base"});
-    refuse({"expert_shared_count", "expert_shared_feed_forward_length", "expert_chunk_feed_forward_length",
-            "expert_group_count", "expert_group_used_count", "expert_weights_scale", "leading_dense_block_count",
-            "moe_every_n_layers"});
-    if (!architecture_.scales) refuse({"logit_scale", "residual_scale", "embedding_scale", "attention.scale"});
+            "attention.temperature_scale", "embedding_length_per_layer_input", "rope.global.freq_base",
+            "rope.local.freq_base", "expert_chunk_feed_forward_length", "moe_every_n_layers", "use_parallel_residual"});
+    if (!architecture_.images) refuse({"rope.dimension_sections"});
+    const bool ernie = family_ == "ernie4_5_moe";
+    if (!architecture_.deepseek)
+      refuse({"nextn_predict_layers", "expert_group_count", "expert_group_used_count", "expert_weights_scale"});
+    if (!architecture_.deepseek && !ernie) refuse({"expert_shared_count", "leading_dense_block_count"});
+    if (!ernie) refuse({"interleave_moe_layer_step"});
+    if (!ernie && family_ != "qwen2_moe") refuse({"expert_shared_feed_forward_length"});
+    if (architecture_.experts) check_gating();
+    const bool cohere = family_ == "cohere" || family_ == "cohere2";
+    if (!architecture_.scales && !cohere) refuse({"logit_scale"});
+    if (!architecture_.scales) refuse({"residual_scale", "embedding_scale", "attention.scale"});
     if (!architecture_.windows) refuse({"attention.sliding_window"});
     if (architecture_.full_every == 0) refuse({"attention.sliding_window_pattern", "rope.freq_base_swa"});
     if (family_ != "gemma2") refuse({"attn_logit_softcapping"});
     if (family_ != "gemma2" && family_ != "gemma3_text") refuse({"final_logit_softcapping"});
   }
+  /// Scores are logistic functions (2) or a softmax, over all experts or over those that are chosen.
+  void check_gating() const {
+    constexpr std::int64_t kLogistic = 2;
+    const std::string name = key("expert_gating_func");
+    const std::int64_t gating = gguf_.integer(name, 0, kLargest, 0);
+    if (gating != 0 && (gating == kLogistic) != architecture_.sigmoid)
+      gguf_.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(name) + " is " + std::to_string(gating) +
+                                                ", wanted " +
+                                                (architecture_.sigmoid ? "2, logistic functions" : "1, a softmax"));
+  }
+
+  /// The keys that follow from the tensors that are there.
+  void add_presence() {
+    const bool query_bias = model_.tensor("blk.0.attn_q.bias") != nullptr;
+    if (family_ == "glm4" || family_ == "glm4_moe" || family_ == "seed_oss") config_["attention_bias"] = query_bias;
+    if (family_ == "seed_oss") config_["attention_out_bias"] = model_.tensor("blk.0.attn_output.bias") != nullptr;
+    if (family_ == "glm4_moe") config_["use_qk_norm"] = model_.tensor("blk.0.attn_q_norm.weight") != nullptr;
+    if (family_ == "stablelm") config_["use_qkv_bias"] = query_bias;
+    if (family_ == "starcoder2") config_["use_bias"] = query_bias;
+    if (family_ == "cohere" || family_ == "cohere2") config_["logit_scale"] = shortest(number("logit_scale"));
+  }
+
   bool is_zero(const std::string& name) const {
     const GgufValue& value = gguf_.metadata.at(name);
     const auto* const whole = std::get_if<std::int64_t>(&value);
@@ -278,12 +313,45 @@ class ConfigMaker {
   }
 
   void add_experts() {
+    const bool ernie = family_ == "ernie4_5_moe";
     config_[architecture_.experts] = integer("expert_count");
-    config_["num_experts_per_tok"] = integer("expert_used_count");
+    config_[ernie ? "moe_k" : "num_experts_per_tok"] = integer("expert_used_count");
     const std::int64_t width =
         gguf_.integer(key("expert_feed_forward_length"), 1, kLargest, config_["intermediate_size"]);
-    if (family_ == "qwen3_moe") config_["moe_intermediate_size"] = width, config_["norm_topk_prob"] = true;
+    if (architecture_.deepseek || ernie || family_ == "qwen2_moe" || family_ == "qwen3_moe")
+      config_["moe_intermediate_size"] = width;
     else config_["intermediate_size"] = width;
+    if (family_ == "qwen3_moe") config_["norm_topk_prob"] = true;
+    if (family_ == "qwen2_moe")
+      config_["norm_topk_prob"] = false,
+      config_["shared_expert_intermediate_size"] = integer("expert_shared_feed_forward_length");
+    if (ernie) add_ernie(width);
+    if (architecture_.deepseek) add_deepseek();
+  }
+
+  void add_ernie(std::int64_t width) {
+    const std::int64_t shared = gguf_.integer(key("expert_shared_count"), 0, kLargest, 0);
+    config_["moe_num_shared_experts"] = shared;
+    config_["moe_layer_interval"] = gguf_.integer(key("interleave_moe_layer_step"), 1, kLargest, 1);
+    config_["moe_layer_start_index"] = gguf_.integer(key("leading_dense_block_count"), 0, kLargest, 0);
+    const std::string name = key("expert_shared_feed_forward_length");
+    if (shared > 0 && gguf_.has(name) && gguf_.integer(name, 1, kLargest) != shared * width)
+      gguf_.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(name) + " is " +
+                                                std::to_string(gguf_.integer(name, 1, kLargest)) + ", wanted " +
+                                                std::to_string(shared * width) + ", the width of " +
+                                                std::to_string(shared) + " experts");
+  }
+
+  void add_deepseek() {
+    config_["n_shared_experts"] = integer("expert_shared_count");
+    config_["first_k_dense_replace"] = gguf_.integer(key("leading_dense_block_count"), 0, kLargest, 0);
+    config_["norm_topk_prob"] = gguf_.boolean(key("expert_weights_norm"), false);
+    config_["routed_scaling_factor"] = number("expert_weights_scale", 1);
+    config_["n_group"] = gguf_.integer(key("expert_group_count"), 1, kLargest, 1);
+    config_["topk_group"] = gguf_.integer(key("expert_group_used_count"), 1, kLargest, 1);
+    if (family_ == "glm4_moe")
+      config_["num_nextn_predict_layers"] = gguf_.integer(key("nextn_predict_layers"), 0, kLargest, 0);
+    if (family_ == "dots1") config_["sliding_window"] = nullptr;
   }
 
   void add_scales() {

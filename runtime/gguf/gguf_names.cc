@@ -12,6 +12,7 @@ namespace {
 using namespace gguf_parts;
 constexpr unsigned kLlamaParts = kInputNorms | kQkv | kGateUp;
 constexpr unsigned kOlmoParts = kOlmo2Norms | kQkv | kHeadNorms | kGateUp;
+constexpr unsigned kSparseParts = kInputNorms | kQkv | kRouter | kExperts;
 
 constexpr std::array kArchitectures{
     GgufArchitecture{
@@ -65,17 +66,17 @@ constexpr std::array kArchitectures{
     GgufArchitecture{.name = "olmoe",
                      .model_type = "olmoe",
                      .class_name = "OlmoeForCausalLM",
-                     .parts = kInputNorms | kQkv | kHeadNorms | kRouter | kExperts,
+                     .parts = kSparseParts | kHeadNorms,
                      .experts = "num_experts"},
     GgufArchitecture{.name = "qwen3moe",
                      .model_type = "qwen3_moe",
                      .class_name = "Qwen3MoeForCausalLM",
-                     .parts = kInputNorms | kQkv | kHeadNorms | kRouter | kExperts,
+                     .parts = kSparseParts | kHeadNorms,
                      .experts = "num_experts"},
     GgufArchitecture{.name = "gpt-oss",
                      .model_type = "gpt_oss",
                      .class_name = "GptOssForCausalLM",
-                     .parts = kQkv | kQkvBias | kGptOss | kExperts,
+                     .parts = kPostNorms | kQkv | kQkvBias | kOutputBias | kGptOss | kExperts,
                      .windows = true,
                      .full_every = 2,
                      .experts = "num_local_experts"},
@@ -86,12 +87,98 @@ constexpr std::array kArchitectures{
                      .pairs = true,
                      .scales = true,
                      .experts = "num_local_experts"},
+    GgufArchitecture{.name = "qwen2moe",
+                     .model_type = "qwen2_moe",
+                     .class_name = "Qwen2MoeForCausalLM",
+                     .parts = kSparseParts | kQkvBias | kQwenShared,
+                     .experts = "num_experts"},
+    GgufArchitecture{
+        .name = "glm4moe",
+        .model_type = "glm4_moe",
+        .class_name = "Glm4MoeForCausalLM",
+        .parts = kPostNorms | kQkv | kQkvBias | kHeadNorms | kGateUp | kRouter | kGateBias | kExperts | kSharedExpert,
+        .turns_part = true,
+        .experts = "n_routed_experts",
+        .sigmoid = true,
+        .deepseek = true},
+    GgufArchitecture{.name = "dots1",
+                     .model_type = "dots1",
+                     .class_name = "Dots1ForCausalLM",
+                     .parts = kSparseParts | kHeadNorms | kGateUp | kGateBias | kSharedExpert,
+                     .experts = "n_routed_experts",
+                     .sigmoid = true,
+                     .deepseek = true},
+    GgufArchitecture{.name = "ernie4_5-moe",
+                     .model_type = "ernie4_5_moe",
+                     .class_name = "Ernie4_5_MoeForCausalLM",
+                     .parts = kSparseParts | kGateUp | kErnieBias | kSharedExpert,
+                     .experts = "moe_num_experts"},
+    GgufArchitecture{.name = "minimax-m2",
+                     .model_type = "minimax_m2",
+                     .class_name = "MiniMaxM2ForCausalLM",
+                     .parts = kInputNorms | kQkv | kHeadNorms | kMixtralRouter | kMixtralBias | kMixtralExperts,
+                     .turns_part = true,
+                     .experts = "num_local_experts",
+                     .sigmoid = true},
+    GgufArchitecture{.name = "seed_oss",
+                     .model_type = "seed_oss",
+                     .class_name = "SeedOssForCausalLM",
+                     .parts = kPostNorms | kQkv | kQkvBias | kOutputBias | kGateUp},
+    GgufArchitecture{
+        .name = "ernie4_5", .model_type = "ernie4_5", .class_name = "Ernie4_5ForCausalLM", .parts = kLlamaParts},
+    GgufArchitecture{.name = "exaone4",
+                     .model_type = "exaone4",
+                     .class_name = "Exaone4ForCausalLM",
+                     .parts = kOlmoParts,
+                     .windows = true,
+                     .full_every = 4},
+    GgufArchitecture{.name = "command-r",
+                     .model_type = "cohere",
+                     .class_name = "CohereForCausalLM",
+                     .parts = kFirstNorm | kQkv | kGateUp,
+                     .layer_norm = true},
+    GgufArchitecture{.name = "cohere2",
+                     .model_type = "cohere2",
+                     .class_name = "Cohere2ForCausalLM",
+                     .parts = kFirstNorm | kQkv | kGateUp,
+                     .windows = true,
+                     .full_every = 4,
+                     .layer_norm = true},
+    GgufArchitecture{.name = "stablelm",
+                     .model_type = "stablelm",
+                     .class_name = "StableLmForCausalLM",
+                     .parts = kLlamaParts | kQkvBias | kNormBias,
+                     .turns_part = true,
+                     .layer_norm = true},
+    GgufArchitecture{.name = "starcoder2",
+                     .model_type = "starcoder2",
+                     .class_name = "Starcoder2ForCausalLM",
+                     .parts = kInputNorms | kNormBias | kQkv | kQkvBias | kOutputBias | kStarcoder,
+                     .windows = true,
+                     .layer_norm = true},
+    // Of these Weft has the text model alone, which is that of the family without images.
+    GgufArchitecture{.name = "qwen2vl",
+                     .model_type = "qwen2",
+                     .class_name = "Qwen2ForCausalLM",
+                     .parts = kLlamaParts | kQkvBias,
+                     .images = true},
+    GgufArchitecture{.name = "qwen3vl",
+                     .model_type = "qwen3",
+                     .class_name = "Qwen3ForCausalLM",
+                     .parts = kLlamaParts | kHeadNorms,
+                     .images = true},
+    GgufArchitecture{.name = "qwen3vlmoe",
+                     .model_type = "qwen3_moe",
+                     .class_name = "Qwen3MoeForCausalLM",
+                     .parts = kSparseParts | kHeadNorms,
+                     .experts = "num_experts",
+                     .images = true},
 };
 /// With experts the files of Llama are those of Mixtral.
 constexpr GgufArchitecture kMixtral{.name = "llama",
                                     .model_type = "mixtral",
                                     .class_name = "MixtralForCausalLM",
-                                    .parts = kInputNorms | kQkv | kMixtralExperts,
+                                    .parts = kInputNorms | kQkv | kMixtralRouter | kMixtralExperts,
                                     .pairs = true,
                                     .experts = "num_local_experts"};
 /// With sliding windows the files of OLMo 2 are those of OLMo 3.
@@ -102,8 +189,9 @@ constexpr GgufArchitecture kOlmo3{.name = "olmo2",
                                   .windows = true,
                                   .full_every = 4};
 
-constexpr std::array<std::pair<const char*, const char*>, 3> kWhole{{{"token_embd.weight", "model.embed_tokens.weight"},
+constexpr std::array<std::pair<const char*, const char*>, 4> kWhole{{{"token_embd.weight", "model.embed_tokens.weight"},
                                                                      {"output_norm.weight", "model.norm.weight"},
+                                                                     {"output_norm.bias", "model.norm.bias"},
                                                                      {"output.weight", "lm_head.weight"}}};
 struct LayerName {
   const char *gguf, *name;
@@ -112,10 +200,13 @@ struct LayerName {
 };
 constexpr unsigned kAnyParts = ~0U;
 constexpr std::array kLayer{
-    LayerName{"attn_norm.weight", "input_layernorm.weight", kInputNorms | kGemmaNorms | kGlm4Norms | kGptOss},
+    LayerName{"attn_norm.weight", "input_layernorm.weight",
+              kInputNorms | kGemmaNorms | kGlm4Norms | kPostNorms | kFirstNorm},
+    LayerName{"attn_norm.bias", "input_layernorm.bias", kNormBias},
     LayerName{"ffn_norm.weight", "post_attention_layernorm.weight", kInputNorms | kGlm4Norms},
+    LayerName{"ffn_norm.bias", "post_attention_layernorm.bias", kNormBias},
     LayerName{"ffn_norm.weight", "pre_feedforward_layernorm.weight", kGemmaNorms},
-    LayerName{"post_attention_norm.weight", "post_attention_layernorm.weight", kGemmaNorms | kOlmo2Norms | kGptOss},
+    LayerName{"post_attention_norm.weight", "post_attention_layernorm.weight", kGemmaNorms | kOlmo2Norms | kPostNorms},
     LayerName{"post_attention_norm.weight", "post_self_attn_layernorm.weight", kGlm4Norms},
     LayerName{"post_ffw_norm.weight", "post_feedforward_layernorm.weight", kGemmaNorms | kOlmo2Norms},
     LayerName{"post_ffw_norm.weight", "post_mlp_layernorm.weight", kGlm4Norms},
@@ -127,17 +218,31 @@ constexpr std::array kLayer{
     LayerName{"ffn_gate.weight", "mlp.gate_proj.weight", kGateUp},
     LayerName{"ffn_up.weight", "mlp.up_proj.weight", kGateUp},
     LayerName{"ffn_up.weight", "mlp.gate_up_proj.weight", kFusedGateUp},
+    LayerName{"ffn_up.weight", "mlp.c_fc.weight", kStarcoder},
+    LayerName{"ffn_up.bias", "mlp.c_fc.bias", kStarcoder},
+    LayerName{"ffn_down.weight", "mlp.c_proj.weight", kStarcoder},
+    LayerName{"ffn_down.bias", "mlp.c_proj.bias", kStarcoder},
     LayerName{"ffn_down.weight", "mlp.down_proj.weight", kAnyParts},
     LayerName{"attn_q.bias", "self_attn.q_proj.bias", kQkvBias},
     LayerName{"attn_k.bias", "self_attn.k_proj.bias", kQkvBias},
     LayerName{"attn_v.bias", "self_attn.v_proj.bias", kQkvBias},
-    LayerName{"attn_output.bias", "self_attn.o_proj.bias", kGptOss},
+    LayerName{"attn_output.bias", "self_attn.o_proj.bias", kOutputBias},
     LayerName{"attn_sinks.weight", "self_attn.sinks", kGptOss},
     LayerName{"ffn_gate_inp.weight", "mlp.gate.weight", kRouter},
     LayerName{"ffn_gate_inp.weight", "mlp.router.weight", kGptOss},
     LayerName{"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", kGraniteRouter},
-    LayerName{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", kMixtralExperts},
+    LayerName{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", kMixtralRouter},
     LayerName{"ffn_gate_inp.bias", "mlp.router.bias", kGptOss},
+    LayerName{"exp_probs_b.bias", "mlp.gate.e_score_correction_bias", kGateBias},
+    LayerName{"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias", kErnieBias},
+    LayerName{"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias", kMixtralBias},
+    LayerName{"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", kQwenShared},
+    LayerName{"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", kQwenShared},
+    LayerName{"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", kQwenShared},
+    LayerName{"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", kQwenShared},
+    LayerName{"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight", kSharedExpert},
+    LayerName{"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight", kSharedExpert},
+    LayerName{"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight", kSharedExpert},
     LayerName{"ffn_gate_exps.weight", "mlp.experts.*.gate_proj.weight", kExperts},
     LayerName{"ffn_up_exps.weight", "mlp.experts.*.up_proj.weight", kExperts},
     LayerName{"ffn_down_exps.weight", "mlp.experts.*.down_proj.weight", kExperts},
@@ -181,6 +286,13 @@ const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
                                            ", which Weft does not compute; of GGUF files it reads " + known);
 }
 
+std::int64_t gguf_layers(const Gguf& gguf, const GgufArchitecture& architecture) {
+  const std::string prefix = std::string(architecture.name) + ".";
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max(),
+                     all = gguf.integer(prefix + "block_count", 1, most);
+  return architecture.deepseek ? all - gguf.integer(prefix + "nextn_predict_layers", 0, all - 1, 0) : all;
+}
+
 std::int64_t gguf_window(const Gguf& gguf, const GgufArchitecture& architecture) {
   return gguf.integer(std::string(architecture.name) + ".attention.sliding_window", 0,
                       std::numeric_limits<std::int32_t>::max(), 0);
@@ -194,6 +306,10 @@ GgufName gguf_name(const Gguf& gguf, const GgufArchitecture& architecture, const
   if (!tensor.name.starts_with(kBlock)) return {tensor.name};
   const std::size_t dot = std::min(tensor.name.find('.', kBlock.size()), tensor.name.size() - 1);
   const std::string layer = tensor.name.substr(kBlock.size(), dot - kBlock.size()), rest = tensor.name.substr(dot + 1);
+  if (architecture.deepseek && !layer.empty() && layer.size() < 10 &&
+      std::all_of(layer.begin(), layer.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+      std::stoll(layer) >= gguf_layers(gguf, architecture))
+    return {"model.layers." + layer + "." + rest};
   for (const LayerName& each : kLayer) {
     if (rest != each.gguf || (each.parts & architecture.parts) == 0) continue;
     const bool pairs = each.rotated && architecture.pairs;

@@ -15,7 +15,15 @@ inline constexpr unsigned kInputNorms = 64;  ///< before attention and mlp
 inline constexpr unsigned kGemmaNorms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
 inline constexpr unsigned kExperts = 1024, kMixtralExperts = 2048;  ///< all of a layer in one tensor
 inline constexpr unsigned kRouter = 4096, kGraniteRouter = 8192;
-inline constexpr unsigned kGptOss = 16384;  ///< its router, norms, sinks and biases
+inline constexpr unsigned kGptOss = 1 << 14;  ///< its router, sinks and biases
+inline constexpr unsigned kPostNorms =
+    1 << 15;  ///< before attention, and before the mlp under the name of what precedes
+inline constexpr unsigned kMixtralRouter = 1 << 16;
+inline constexpr unsigned kSharedExpert = 1 << 17, kQwenShared = 1 << 18;  ///< the latter with a gate
+inline constexpr unsigned kGateBias = 1 << 19, kErnieBias = 1 << 20, kMixtralBias = 1 << 21;  ///< of experts' scores
+inline constexpr unsigned kFirstNorm = 1 << 22;  ///< the only one, before both
+inline constexpr unsigned kNormBias = 1 << 23, kOutputBias = 1 << 24;
+inline constexpr unsigned kStarcoder = 1 << 25;  ///< its mlp
 }  // namespace gguf_parts
 
 /// A family of models as GGUF names it.
@@ -35,10 +43,17 @@ struct GgufArchitecture {
   /// does.
   int full_every = 0;
   const char* experts = nullptr;  ///< the number of experts in config.json; null: it has none
+  bool sigmoid = false;           ///< its experts' scores are logistic functions, else a softmax
+  bool deepseek = false;          ///< it may have groups of experts, a factor, dense layers, and layers behind the last
+  bool layer_norm = false;        ///< LayerNorm, else RMSNorm
+  bool images = false;            ///< its positions have several coordinates, which are the same for text
 };
 
 /// Throws GgufError, which names the architecture, if Weft does not compute it.
 const GgufArchitecture& gguf_architecture(const Gguf& gguf);
+
+/// The layers that generate, without those behind them that predict further tokens.
+std::int64_t gguf_layers(const Gguf& gguf, const GgufArchitecture& architecture);
 
 /// The sliding window; 0 if the file has none.
 std::int64_t gguf_window(const Gguf& gguf, const GgufArchitecture& architecture);

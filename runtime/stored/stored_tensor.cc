@@ -253,8 +253,10 @@ std::vector<TensorNeed> needs_of(const policy::ModelSpec& model, const policy::T
   if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, own))
     return format->needs(checkpoint, model.quantisation, own, spec.of_rows, spec.cols);
   const TensorInfo* const tensor = checkpoint.find(own);
-  const bool row = tensor && tensor->shape.size() == 2;  // a vector may be stored as one, as ERNIE's score bias is
-  return {{own, is_vector(spec.form) && !row ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
+  // A single row may be stored as a vector or as a matrix: ERNIE's score bias, the gate of shared experts in GGUF
+  // files.
+  const bool vector = tensor && spec.of_rows == 1 ? tensor->shape.size() == 1 : is_vector(spec.form);
+  return {{own, vector ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
 }
 
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,

@@ -268,7 +268,19 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
                                                          {"qwen3moe-bf16", "moe-qwen3-stacked-bf16"},
                                                          {"mixtral-f16", "moe-mixtral-f16"},
                                                          {"gpt-oss-bf16", "moe-gpt-oss-bf16"},
-                                                         {"granitemoe-f32", "moe-granite-f32"}};
+                                                         {"granitemoe-f32", "moe-granite-f32"},
+                                                         {"qwen2moe-f16", "moe-qwen2-f16"},
+                                                         {"glm4moe-f16", "moe-glm4-groups-f16"},
+                                                         {"dots1-f16", "moe-dots1-groups-f16"},
+                                                         {"ernie4_5-moe-f16", "moe-ernie4-f16"},
+                                                         {"minimax-m2-f16", "moe-minimax-m2-f16"},
+                                                         {"seed_oss-f16", "seed-oss-f16"},
+                                                         {"ernie4_5-bf16", "ernie4-bf16"},
+                                                         {"exaone4-bf16", "exaone4-slides-bf16"},
+                                                         {"command-r-f16", "cohere-f16"},
+                                                         {"cohere2-bf16", "cohere2-slides-bf16"},
+                                                         {"stablelm-f16", "stablelm-f16"},
+                                                         {"starcoder2-bf16", "starcoder2-slides-bf16"}};
   if (on_gpu() && !exhaustive()) files.resize(2);  // the simulated GPU is slow
   if (on_gpu()) std::erase_if(files, [](const auto& file) { return rounds_to_other_experts(file.second); });
   const auto [file, golden] = GENERATE_COPY(from_range(files));

@@ -294,6 +294,36 @@ TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]
   CHECK(config_of(tiny_gguf("phi3").integer("phi3.attention.sliding_window", 0)).at("sliding_window").is_null());
 }
 
+TEST_CASE("GGUF's families with experts of DeepSeek's kind have their keys in config.json", "[runtime][gguf]") {
+  const auto glm = [] {
+    return tiny_gguf("glm4moe")
+        .integer("glm4moe.expert_count", 8)
+        .integer("glm4moe.expert_used_count", 2)
+        .integer("glm4moe.expert_shared_count", 1)
+        .integer("glm4moe.expert_gating_func", 2);
+  };
+  const auto config =
+      config_of(glm().integer("glm4moe.leading_dense_block_count", 1).number("glm4moe.expert_weights_scale", 1.5f));
+  CHECK((config.at("n_routed_experts") == 8 && config.at("n_shared_experts") == 1 && config.at("n_group") == 1));
+  CHECK((config.at("first_k_dense_replace") == 1 && config.at("routed_scaling_factor") == 1.5));
+  CHECK((config.at("norm_topk_prob") == false && config.at("use_qk_norm") == false));
+  CHECK((config.at("num_hidden_layers") == 1 && config.at("num_nextn_predict_layers") == 0));
+  CHECK_THROWS_WITH(config_of(glm().integer("glm4moe.nextn_predict_layers", 1)), Contains("nextn_predict_layers"));
+
+  const auto ernie = [] {
+    return tiny_gguf("ernie4_5-moe")
+        .integer("ernie4_5-moe.expert_count", 8)
+        .integer("ernie4_5-moe.expert_used_count", 2)
+        .integer("ernie4_5-moe.expert_shared_count", 2)
+        .integer("ernie4_5-moe.expert_feed_forward_length", 24);
+  };
+  const auto shared = config_of(ernie().integer("ernie4_5-moe.expert_shared_feed_forward_length", 48));
+  CHECK((shared.at("moe_k") == 2 && shared.at("moe_num_experts") == 8 && shared.at("moe_intermediate_size") == 24));
+  CHECK_THROWS_WITH(config_of(ernie().integer("ernie4_5-moe.expert_shared_feed_forward_length", 24)),
+                    Contains("is 24, wanted 48"));
+  CHECK_THROWS_WITH(config_of(ernie().integer("ernie4_5-moe.expert_gating_func", 2)), Contains("wanted 1, a softmax"));
+}
+
 TEST_CASE("what GGUF's families say wrong is refused by name", "[runtime][gguf]") {
   const auto refused = [](const GgufFile& file, const std::string& words) {
     CHECK_THROWS_WITH(config_of(file), Contains(words));
@@ -347,6 +377,16 @@ TEST_CASE("names and norms of a GGUF layer are those of its family", "[runtime][
   CHECK_FALSE(named("llama", "output_norm.weight").plus_one);
   CHECK_THROWS_WITH(named("phi3", "blk.0.attn_q.bias"), Contains("'blk.0.attn_q.bias' is in no layer of phi3"));
   CHECK_THROWS_WITH(named("olmo2", "blk.0.attn_norm.weight"), Contains("is in no layer of olmo2"));
+  CHECK(named("seed_oss", "blk.0.post_attention_norm.weight").name == "model.layers.0.post_attention_layernorm.weight");
+  CHECK(named("starcoder2", "blk.0.ffn_up.bias").name == "model.layers.0.mlp.c_fc.bias");
+  CHECK(named("stablelm", "output_norm.bias").name == "model.norm.bias");
+  CHECK(named("minimax-m2", "blk.0.exp_probs_b.bias").name ==
+        "model.layers.0.block_sparse_moe.e_score_correction_bias");
+  CHECK(named("qwen2moe", "blk.0.ffn_up_shexp.weight").name == "model.layers.0.mlp.shared_expert.up_proj.weight");
+  CHECK(named("dots1", "blk.0.ffn_up_shexp.weight").name == "model.layers.0.mlp.shared_experts.up_proj.weight");
+  CHECK(named("dots1", "blk.1.nextn.eh_proj.weight").name ==
+        "model.layers.1.nextn.eh_proj.weight");  // it has one layer
+  CHECK_THROWS_WITH(named("command-r", "blk.0.attn_q_norm.weight"), Contains("is in no layer of cohere"));
 }
 
 TEST_CASE("tokenizer.ggml.pre names the way in which texts are cut into words", "[runtime][gguf]") {
