@@ -20,8 +20,9 @@ inline constexpr unsigned kPostNorms =
     1 << 15;  ///< before attention, and before the mlp under the name of what precedes
 inline constexpr unsigned kMixtralRouter = 1 << 16;
 inline constexpr unsigned kSharedExpert = 1 << 17, kQwenShared = 1 << 18;  ///< the latter with a gate
-inline constexpr unsigned kGateBias = 1 << 19, kErnieBias = 1 << 20, kMixtralBias = 1 << 21;  ///< of experts' scores
-inline constexpr unsigned kFirstNorm = 1 << 22;  ///< the only one, before both
+inline constexpr unsigned kGateBias = 1 << 19, kErnieBias = 1 << 20,
+                          kMixtralBias = 1 << 21;  ///< biases of experts' scores
+inline constexpr unsigned kFirstNorm = 1 << 22;    ///< the only one, before both
 inline constexpr unsigned kNormBias = 1 << 23, kOutputBias = 1 << 24;
 inline constexpr unsigned kStarcoder = 1 << 25;  ///< its mlp
 }  // namespace gguf_parts
