@@ -21,7 +21,7 @@ namespace weft::kernels {
 
 class Stream;  // kernels/backend.h
 
-enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, quick_gelu, silu, tanh };
+enum class Activation : std::uint8_t { none, relu, relu_squared, gelu, gelu_tanh, quick_gelu, silu, tanh };
 
 /// out = in, converted.   in, out [rows, cols]
 struct Convert {

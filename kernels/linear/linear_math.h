@@ -64,6 +64,10 @@ template <class S> typename S::V linear_activate(typename S::V x, Activation act
   switch (activation) {
     case Activation::none: return x;
     case Activation::relu: return S::max(S::all(0.0f), x);
+    case Activation::relu_squared: {
+      const auto positive = S::max(S::all(0.0f), x);
+      return S::mul(positive, positive);
+    }
     case Activation::gelu: return S::fma(half, linear_erf<S>(S::mul(x, S::all(0.707106781f))), half);
     case Activation::gelu_tanh: {
       const auto inner = S::fma(S::mul(S::mul(x, x), x), S::all(0.044715f), x);

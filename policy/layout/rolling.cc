@@ -13,6 +13,9 @@ void check_positions(const Retention& retention, const ModelSpec& model, const s
     throw UsageError(where + ": " + (retention.rolled() ? "'positions' is 'rolled'" : "'rest' is true") + ", but " +
                      model.architecture +
                      " has layers with a sliding window, which tokens leave by their position; leave it out");
+  if (retention.rolled() && model.late_head_norm)
+    throw UsageError(where + ": 'positions' is 'rolled', but " + model.architecture +
+                     " norms keys after their rotation, so that stored keys cannot be moved to others; leave it out");
   if (!retention.rolled() || !model.rotary.empty()) return;
   throw UsageError(where + ": 'positions' is 'rolled', but " + model.architecture +
                    " adds learned positions to the embeddings, so that stored keys cannot be moved to others; leave it "

@@ -61,6 +61,12 @@ constexpr std::array kDecoderSteps{
             When::head_norm},
     StepRow{Stage::attention_in, {.op = StepOp::rotary, .in = Value::q, .out = Value::q}, When::rotary},
     StepRow{Stage::attention_in, {.op = StepOp::rotary, .in = Value::k, .out = Value::k}, When::rotary},
+    StepRow{Stage::attention_in,
+            {.op = StepOp::norm, .in = Value::q, .out = Value::q, .weight = Role::q_norm},
+            When::late_head_norm},
+    StepRow{Stage::attention_in,
+            {.op = StepOp::norm, .in = Value::k, .out = Value::k, .weight = Role::k_norm},
+            When::late_head_norm},
 
     StepRow{Stage::attend, {.op = StepOp::attend, .in = Value::q, .out = Value::attended}},
 
@@ -305,6 +311,9 @@ const std::array kArchitectures{
     Architecture{"stablelm", stablelm_tensors(), kDecoderSteps, kLlamaPrefixes, stablelm_from_config},
     Architecture{"starcoder2", starcoder2_tensors(), kDecoderSteps, kLlamaPrefixes, starcoder2_from_config},
     Architecture{"granitemoehybrid", granite4_tensors(), kDecoderSteps, kLlamaPrefixes, granite4_from_config},
+    Architecture{"hunyuan_v1_dense", hunyuan_tensors(), kDecoderSteps, kLlamaPrefixes, hunyuan_from_config},
+    Architecture{"arcee", arcee_tensors(), kDecoderSteps, kLlamaPrefixes, arcee_from_config},
+    Architecture{"nemotron", nemotron_tensors(), kDecoderSteps, kLlamaPrefixes, nemotron_from_config},
     Architecture{"qwen2_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen2_vl_from_config},
     Architecture{"qwen2_5_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen2_vl_from_config},
     Architecture{"qwen3_vl", llama_tensors(), kDecoderSteps, kTowerPrefixes, qwen3_vl_from_config},
@@ -318,6 +327,7 @@ const std::array kArchitectures{
     Architecture{"dots1", glm4_moe_tensors(), kDecoderSteps, kLlamaPrefixes, dots1_from_config},
     Architecture{"ernie4_5_moe", ernie_moe_tensors(), kDecoderSteps, kLlamaPrefixes, ernie4_5_moe_from_config},
     Architecture{"minimax_m2", minimax_m2_tensors(), kDecoderSteps, kLlamaPrefixes, minimax_m2_from_config},
+    Architecture{"hunyuan_v1_moe", hunyuan_moe_tensors(), kDecoderSteps, kLlamaPrefixes, hunyuan_moe_from_config},
     Architecture{"qwen3_vl_moe", qwen_moe_tensors(), kDecoderSteps, kTowerPrefixes, qwen3_vl_moe_from_config},
 };
 
@@ -366,6 +376,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::fused_qkv: return model.fused_qkv;
     case When::separate_qkv: return !model.fused_qkv;
     case When::head_norm: return model.head_norm;
+    case When::late_head_norm: return model.late_head_norm;
     case When::sinks: return model.sinks;
     case When::pre_norm: return model.pre_norm;
     case When::post_norm: return !model.pre_norm && !model.branch_norm;

@@ -53,6 +53,7 @@ enum class When : std::uint8_t {
   fused_qkv,
   separate_qkv,
   head_norm,
+  late_head_norm,
   sinks,
   pre_norm,
   post_norm,
@@ -151,6 +152,10 @@ ModelSpec cohere2_from_config(Fields& fields, const std::string& where);
 ModelSpec stablelm_from_config(Fields& fields, const std::string& where);
 ModelSpec starcoder2_from_config(Fields& fields, const std::string& where);
 ModelSpec granite4_from_config(Fields& fields, const std::string& where);
+ModelSpec hunyuan_from_config(Fields& fields, const std::string& where);
+ModelSpec hunyuan_moe_from_config(Fields& fields, const std::string& where);
+ModelSpec arcee_from_config(Fields& fields, const std::string& where);
+ModelSpec nemotron_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_vl_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_vl_from_config(Fields& fields, const std::string& where);
 ModelSpec dots1_from_config(Fields& fields, const std::string& where);

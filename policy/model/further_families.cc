@@ -77,6 +77,71 @@ ModelSpec seed_oss_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
+ModelSpec hunyuan_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = fields.text("model_type"),
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 11008,
+                                .heads = 32,
+                                .vocab = 290943,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {2},
+                                .bos = 1},
+                               {.whole = true, .scales_base = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = false;
+  model.late_head_norm = true;
+  return model;
+}
+
+/// AFM, which is Llama without a gate.
+ModelSpec arcee_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "arcee",
+                                .layers = 32,
+                                .hidden = 2560,
+                                .ffn = 18432,
+                                .heads = 32,
+                                .vocab = 32000,
+                                .positions = 4096,
+                                .rotary = {},
+                                .activation = "relu2",
+                                .norm_epsilon = 1e-5f,
+                                .eos = {128001},
+                                .bos = 128000},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = flag(fields, "mlp_bias", false);
+  model.gated_mlp = false;
+  return model;
+}
+
+ModelSpec nemotron_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "nemotron",
+                                .layers = 32,
+                                .hidden = 6144,
+                                .ffn = 24576,
+                                .heads = 48,
+                                .vocab = 256000,
+                                .positions = 4096,
+                                .rotary = {},
+                                .activation = "relu2",
+                                .eos = {3},
+                                .bos = 2},
+                               {.default_fraction = 0.5});
+  use_layer_norm(fields, model, "norm_eps");
+  model.norm_plus_one = true;
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = flag(fields, "mlp_bias", false);
+  model.gated_mlp = false;
+  return model;
+}
+
 ModelSpec ernie4_5_from_config(Fields& fields, const std::string& where) {
   ModelSpec model = llama_like(fields, where,
                                {.architecture = "ernie4_5",

@@ -44,6 +44,7 @@ struct ModelSpec {
   bool fused_qkv = false;               ///< q, k and v are one tensor, in which their heads alternate
   bool rms_norm = false;                ///< else LayerNorm
   bool head_norm = false;               ///< each head of q and k is normed before it is rotated
+  bool late_head_norm = false;          ///< likewise, after it was rotated
   bool gated_mlp = false;               ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;       ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
   bool branch_norm = false;             ///< the branches of attention and mlp are normed before they are added

@@ -128,6 +128,8 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
   if (dims < 2 || dims % 2 != 0)
     throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(model.head_dim) +
                     " numbers of a head would be rotated; wanted an even number of at least 2");
+  if (keys.scales_base && type == "dynamic" && nested)
+    if (const auto alpha = number_if_any(*nested, "alpha", 1e-6, 1e9)) theta *= std::pow(*alpha, dims / (dims - 2.0));
   RotaryFrequencies rotary;
   for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
     rotary.frequencies.push_back(1 /

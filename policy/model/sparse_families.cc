@@ -322,6 +322,27 @@ ModelSpec ernie4_5_moe_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
+/// Hunyuan with experts, beside a shared one of the same width in every layer. Sizes may be lists with one for each
+/// layer, but are read if all are equal.
+ModelSpec hunyuan_moe_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = hunyuan_from_config(fields, where);
+  const auto of_all = [&](const char* key, std::int64_t most) {
+    const nlohmann::json value = fields.has(key) ? fields.at(key) : nlohmann::json(1);
+    const nlohmann::json first = value.is_array() && !value.empty() ? value.front() : value;
+    const bool equal = !value.is_array() || std::all_of(value.begin(), value.end(),
+                                                        [&](const nlohmann::json& each) { return each == first; });
+    if (!first.is_number_integer() || first < 1 || first > most || !equal)
+      fields.refuse_field(key, "a number from 1 to " + std::to_string(most) + ", or a list of equal ones");
+    return first.get<int>();
+  };
+  const char* const chosen = fields.has("moe_topk") ? "moe_topk" : "num_experts_per_tok";
+  model.experts.count = of_all(fields.has("num_experts") ? "num_experts" : "num_local_experts", kMostExperts);
+  model.experts.chosen = of_all(chosen, model.experts.count);
+  model.experts.ffn = model.experts.shared_ffn = model.ffn;
+  model.experts.normalise = true;
+  return model;
+}
+
 ModelSpec minimax_m2_from_config(Fields& fields, const std::string& where) {
   constexpr int kHead = 128;
   const int head = fields.is_null("head_dim") ? kHead : positive_int(fields, "head_dim", 4096, kHead);

@@ -224,6 +224,31 @@ constexpr std::array kErnieMoe{
     head("lm_head.weight"),
 };
 
+constexpr std::array kHunyuanMoe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kHunyuanQNorm,
+    kHunyuanKNorm,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    matrix(kMlp, Role::router, "layers.#.mlp.gate.wg.weight", Dim::experts, Dim::hidden, When::sparse),
+    shared(Role::gate_weight, "layers.#.mlp.shared_mlp.gate_proj.weight"),
+    shared(Role::up_weight, "layers.#.mlp.shared_mlp.up_proj.weight"),
+    shared(Role::down_weight, "layers.#.mlp.shared_mlp.down_proj.weight"),
+    kExpertGate,
+    kExpertUp,
+    kExpertDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
 constexpr std::array kMinimaxM2{
     embedding("embed_tokens.weight"),
     kInputNorm,
@@ -252,6 +277,7 @@ std::span<const TensorRow> glm4_moe_tensors() { return kGlm4Moe; }
 std::span<const TensorRow> gpt_oss_tensors() { return kGptOss; }
 std::span<const TensorRow> granite_moe_tensors() { return kGraniteMoe; }
 std::span<const TensorRow> ernie_moe_tensors() { return kErnieMoe; }
+std::span<const TensorRow> hunyuan_moe_tensors() { return kHunyuanMoe; }
 std::span<const TensorRow> minimax_m2_tensors() { return kMinimaxM2; }
 
 }  // namespace weft::policy

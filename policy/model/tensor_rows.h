@@ -49,6 +49,10 @@ constexpr TensorRow kHeadQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::head_dim, When::head_norm);
 constexpr TensorRow kHeadKNorm =
     norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::head_dim, When::head_norm);
+constexpr TensorRow kHunyuanQNorm =
+    norm(kAttention, Role::q_norm, "layers.#.self_attn.query_layernorm.weight", Dim::head_dim);
+constexpr TensorRow kHunyuanKNorm =
+    norm(kAttention, Role::k_norm, "layers.#.self_attn.key_layernorm.weight", Dim::head_dim);
 constexpr TensorRow kWholeQNorm = norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::q_rows);
 constexpr TensorRow kWholeKNorm = norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::kv_rows);
 constexpr TensorRow kSinks = bias(kAttention, Role::sinks, "layers.#.self_attn.sinks", Dim::heads, When::sinks);
@@ -60,6 +64,8 @@ constexpr TensorRow kMlpInputNormBias =
 constexpr TensorRow kGate = matrix(kMlp, Role::gate_weight, "layers.#.mlp.gate_proj.weight", Dim::ffn, Dim::hidden);
 constexpr TensorRow kUp = matrix(kMlp, Role::up_weight, "layers.#.mlp.up_proj.weight", Dim::ffn, Dim::hidden);
 constexpr TensorRow kDown = matrix(kMlp, Role::down_weight, "layers.#.mlp.down_proj.weight", Dim::hidden, Dim::ffn);
+constexpr TensorRow kUpBias = bias(kMlp, Role::up_bias, "layers.#.mlp.up_proj.bias", Dim::ffn, When::mlp_bias);
+constexpr TensorRow kDownBias = bias(kMlp, Role::down_bias, "layers.#.mlp.down_proj.bias", Dim::hidden, When::mlp_bias);
 constexpr TensorRow kGatePart =
     part(kMlp, Role::gate_weight, "layers.#.mlp.gate_up_proj.weight", Dim::ffn, Dim::hidden, Dim::two_ffn, Dim::one);
 constexpr TensorRow kUpPart =

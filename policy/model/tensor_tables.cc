@@ -52,9 +52,9 @@ constexpr std::array kLlama{
     kGate,
     bias(kMlp, Role::gate_bias, "layers.#.mlp.gate_proj.bias", Dim::ffn, When::mlp_bias),
     kUp,
-    bias(kMlp, Role::up_bias, "layers.#.mlp.up_proj.bias", Dim::ffn, When::mlp_bias),
+    kUpBias,
     kDown,
-    bias(kMlp, Role::down_bias, "layers.#.mlp.down_proj.bias", Dim::hidden, When::mlp_bias),
+    kDownBias,
     kFinalNorm,
     head("lm_head.weight"),
 };
@@ -240,6 +240,70 @@ constexpr std::array kStarcoder2{
     head("lm_head.weight"),
 };
 
+constexpr std::array kHunyuan{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kHunyuanQNorm,
+    kHunyuanKNorm,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    kGate,
+    kUp,
+    kDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kArcee{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    kUp,
+    kUpBias,
+    kDown,
+    kDownBias,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kNemotron{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kInputNormBias,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    kMlpInputNormBias,
+    kUp,
+    kUpBias,
+    kDown,
+    kDownBias,
+    kFinalNorm,
+    kFinalNormBias,
+    head("lm_head.weight"),
+};
+
 constexpr const char* kGateUpOfGranite4 = "layers.#.shared_mlp.input_linear.weight";
 
 constexpr std::array kGranite4{
@@ -274,6 +338,9 @@ std::span<const TensorRow> cohere_tensors() { return kCohere; }
 std::span<const TensorRow> exaone4_tensors() { return kExaone4; }
 std::span<const TensorRow> stablelm_tensors() { return kStableLm; }
 std::span<const TensorRow> starcoder2_tensors() { return kStarcoder2; }
+std::span<const TensorRow> hunyuan_tensors() { return kHunyuan; }
+std::span<const TensorRow> arcee_tensors() { return kArcee; }
+std::span<const TensorRow> nemotron_tensors() { return kNemotron; }
 std::span<const TensorRow> granite4_tensors() { return kGranite4; }
 
 }  // namespace weft::policy

@@ -18,6 +18,9 @@ std::span<const TensorRow> cohere_tensors();      ///< one norm for both sublaye
 std::span<const TensorRow> exaone4_tensors();     ///< as OLMo 2, but heads are normed one by one
 std::span<const TensorRow> stablelm_tensors();    ///< norms have biases
 std::span<const TensorRow> starcoder2_tensors();  ///< norms have biases, and nothing gates
+std::span<const TensorRow> hunyuan_tensors();     ///< heads are normed after they were rotated
+std::span<const TensorRow> arcee_tensors();       ///< nothing gates
+std::span<const TensorRow> nemotron_tensors();    ///< norms have biases, and nothing gates
 std::span<const TensorRow> granite4_tensors();    ///< the mlp has the name of a shared expert
 
 // Of models with experts: sparse_tables.cc.
@@ -29,5 +32,6 @@ std::span<const TensorRow> gpt_oss_tensors();      ///< products of experts have
 std::span<const TensorRow> granite_moe_tensors();  ///< experts lie in one tensor
 std::span<const TensorRow> ernie_moe_tensors();
 std::span<const TensorRow> minimax_m2_tensors();
+std::span<const TensorRow> hunyuan_moe_tensors();
 
 }  // namespace weft::policy

@@ -65,7 +65,7 @@ class ConfigMaker {
     config_ = {{"architectures", {architecture_.class_name}},
                {"model_type", family_},
                {"torch_dtype", name_of(float_type(model_))},
-               {"hidden_act", architecture_.plus_one || family_ == "starcoder2" ? "gelu_pytorch_tanh" : "silu"},
+               {"hidden_act", activation()},
                {"hidden_size", hidden_},
                {"intermediate_size", integer("feed_forward_length")},
                {"num_hidden_layers", layers_},
@@ -95,8 +95,13 @@ class ConfigMaker {
   double number(const char* rest) const { return gguf_.number(key(rest)); }
   double number(const char* rest, double fallback) const { return has(rest) ? shortest(number(rest)) : fallback; }
 
+  const char* activation() const {
+    if (family_ == "arcee" || family_ == "nemotron") return "relu2";
+    return family_.starts_with("gemma") || family_ == "starcoder2" ? "gelu_pytorch_tanh" : "silu";
+  }
   const char* norm_key() const {
-    return !architecture_.layer_norm ? "rms_norm_eps" : family_ == "starcoder2" ? "norm_epsilon" : "layer_norm_eps";
+    if (!architecture_.layer_norm) return "rms_norm_eps";
+    return family_ == "starcoder2" ? "norm_epsilon" : family_ == "nemotron" ? "norm_eps" : "layer_norm_eps";
   }
 
   [[noreturn]] void refuse_key(const std::string& name) const {
@@ -123,9 +128,11 @@ class ConfigMaker {
     const bool ernie = family_ == "ernie4_5_moe";
     if (!architecture_.deepseek)
       refuse({"nextn_predict_layers", "expert_group_count", "expert_group_used_count", "expert_weights_scale"});
-    if (!architecture_.deepseek && !ernie) refuse({"expert_shared_count", "leading_dense_block_count"});
+    const bool hunyuan = family_ == "hunyuan_v1_moe";
+    if (!architecture_.deepseek && !ernie) refuse({"leading_dense_block_count"});
+    if (!architecture_.deepseek && !ernie && !hunyuan) refuse({"expert_shared_count"});
     if (!ernie) refuse({"interleave_moe_layer_step"});
-    if (!ernie && family_ != "qwen2_moe") refuse({"expert_shared_feed_forward_length"});
+    if (!ernie && !hunyuan && family_ != "qwen2_moe") refuse({"expert_shared_feed_forward_length"});
     if (architecture_.experts) check_gating();
     const bool cohere = family_ == "cohere" || family_ == "cohere2";
     if (!architecture_.scales && !cohere) refuse({"logit_scale"});
@@ -326,6 +333,7 @@ class ConfigMaker {
       config_["norm_topk_prob"] = false,
       config_["shared_expert_intermediate_size"] = integer("expert_shared_feed_forward_length");
     if (ernie) add_ernie(width);
+    if (family_ == "hunyuan_v1_moe") require_shared(1, width);
     if (architecture_.deepseek) add_deepseek();
   }
 
@@ -334,8 +342,13 @@ class ConfigMaker {
     config_["moe_num_shared_experts"] = shared;
     config_["moe_layer_interval"] = gguf_.integer(key("interleave_moe_layer_step"), 1, kLargest, 1);
     config_["moe_layer_start_index"] = gguf_.integer(key("leading_dense_block_count"), 0, kLargest, 0);
+    if (shared > 0) require_shared(shared, width);
+  }
+
+  /// The width of the shared expert is that of so many experts.
+  void require_shared(std::int64_t shared, std::int64_t width) const {
     const std::string name = key("expert_shared_feed_forward_length");
-    if (shared > 0 && gguf_.has(name) && gguf_.integer(name, 1, kLargest) != shared * width)
+    if (gguf_.has(name) && gguf_.integer(name, 1, kLargest) != shared * width)
       gguf_.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(name) + " is " +
                                                 std::to_string(gguf_.integer(name, 1, kLargest)) + ", wanted " +
                                                 std::to_string(shared * width) + ", the width of " +

@@ -83,6 +83,7 @@ double reference(double x, Activation activation) {
     case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case Activation::relu_squared: return x > 0 ? x * x : 0;
     case Activation::quick_gelu: return x / (1 + std::exp(-1.702 * x));
     case Activation::silu: return x / (1 + std::exp(-x));
     case Activation::tanh: return std::tanh(x);
@@ -151,8 +152,9 @@ TEST_CASE("linear matches fp64 on every path, type and shape", "[kernels]") {
 }
 
 TEST_CASE("linear applies each activation, and adds to what is there", "[kernels]") {
-  const Activation activation = GENERATE(Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                                         Activation::quick_gelu, Activation::silu, Activation::tanh);
+  const Activation activation =
+      GENERATE(Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu,
+               Activation::silu, Activation::tanh, Activation::relu_squared);
   const bool accumulate = GENERATE(false, true);
   const DType bias_type = GENERATE(DType::f32, DType::f16, DType::bf16);
   CAPTURE(static_cast<int>(activation), accumulate, name_of(bias_type));
@@ -174,8 +176,9 @@ TEST_CASE("linear applies each activation, and adds to what is there", "[kernels
 }
 
 TEST_CASE("linear's activations keep their precision over all of their range", "[kernels]") {
-  const Activation activation = GENERATE(Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                                         Activation::quick_gelu, Activation::silu, Activation::tanh);
+  const Activation activation =
+      GENERATE(Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu, Activation::silu,
+               Activation::tanh, Activation::relu_squared);
   ThreadPool pool(1);
   const float one = 1;
   std::vector<float> x;
@@ -287,8 +290,9 @@ TEST_CASE("linear takes rows of x, weights and out that lie apart", "[kernels]")
 
 TEST_CASE("linear lets NaN and infinity through to their row alone", "[kernels]") {
   const int m = GENERATE(1, 5, 30);
-  const Activation activation = GENERATE(Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                                         Activation::quick_gelu, Activation::silu, Activation::tanh);
+  const Activation activation =
+      GENERATE(Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu,
+               Activation::silu, Activation::tanh, Activation::relu_squared);
   constexpr int n = 19, k = 21;
   constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   ThreadPool pool(2);

@@ -297,6 +297,15 @@ TEST_CASE("Command R, ERNIE, EXAONE, Granite 4, Seed-OSS, StableLM and StarCoder
   CHECK(star.activation == "gelu_pytorch_tanh");
   CHECK(from(R"({"model_type":"starcoder2","sliding_window":64})").window(0) == 64);
 
+  const ModelSpec hunyuan = from(R"({"model_type":"hunyuan_v1_dense","head_dim":128,
+      "rope_scaling":{"type":"dynamic","alpha":1000.0,"factor":1.0}})");
+  CHECK((hunyuan.late_head_norm && !hunyuan.head_norm && !hunyuan.qkv_bias));
+  CHECK(double(hunyuan.rotary[1]) == Approx(std::pow(11158839.9251, -2.0 / 128)));
+  CHECK(double(from(R"({"model_type":"hunyuan_v1_dense"})").rotary[1]) == Approx(std::pow(1e4, -2.0 / 128)));
+  const ModelSpec arcee = from(R"({"model_type":"arcee"})"), nemotron = from(R"({"model_type":"nemotron"})");
+  CHECK((!arcee.gated_mlp && arcee.rms_norm && arcee.activation == "relu2" && !arcee.mlp_bias));
+  CHECK((!nemotron.gated_mlp && !nemotron.rms_norm && nemotron.norm_plus_one && nemotron.rotary.size() == 32));
+
   const auto granite = [](const std::string& keys) {
     return from(R"({"model_type":"granitemoehybrid","num_hidden_layers":2,)" + keys + "}");
   };
@@ -356,6 +365,12 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
                            R"("factor":32,"beta_fast":32,"beta_slow":1,"truncate":false,)"
                            R"("original_max_position_embeddings":4096}})")
                           .rotary);
+  const ModelSpec hunyuan =
+      from(R"({"model_type":"hunyuan_v1_moe","num_experts":[8,8],"moe_topk":[3,3],"intermediate_size":96})");
+  CHECK((hunyuan.experts.count == 8 && hunyuan.experts.chosen == 3 && hunyuan.experts.normalise));
+  CHECK((hunyuan.experts.ffn == 96 && hunyuan.experts.shared_ffn == 96 && hunyuan.late_head_norm));
+  CHECK_THROWS_WITH(from(R"({"model_type":"hunyuan_v1_moe","num_experts":[8,9]})"), Contains("num_experts"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"hunyuan_v1_moe","num_experts":4,"moe_topk":5})"), Contains("moe_topk"));
   const ModelSpec granite = from(R"({"model_type":"granitemoe","residual_multiplier":0.25,"logits_scaling":8})");
   CHECK((granite.experts.count == 8 && granite.experts.chosen == 2 && granite.experts.normalise));
   CHECK((granite.experts.scale == 0.25f && granite.residual_scale == 0.25f && granite.logit_scale == 0.125f));

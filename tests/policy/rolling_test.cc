@@ -53,6 +53,10 @@ TEST_CASE("what rolls positions needs a model that turns keys, and a budget belo
   CHECK_NOTHROW(policy::check_positions(plain, table, "retention"));
   policy::ModelSpec sliding = model;
   sliding.windows = {16};
+  policy::ModelSpec late = model;
+  late.late_head_norm = true;
+  CHECK_NOTHROW(policy::check_positions(plain, late, "retention"));
+  CHECK_THROWS_WITH(policy::check_positions(rolled, late, "retention"), Contains("norms keys after their rotation"));
   CHECK_NOTHROW(policy::check_positions(plain, sliding, "retention"));
   CHECK_THROWS_WITH(policy::check_positions(rolled, sliding, "retention"), Contains("sliding window"));
 
