@@ -25,7 +25,7 @@ inline constexpr unsigned kGateBias = 1 << 19, kErnieBias = 1 << 20,
 inline constexpr unsigned kFirstNorm = 1 << 22;    ///< the only one, before both
 inline constexpr unsigned kNormBias = 1 << 23, kOutputBias = 1 << 24;
 inline constexpr unsigned kStarcoder = 1 << 25;                            ///< its mlp
-inline constexpr unsigned kHunyuanNorms = 1 << 26, kHunyuanMoe = 1 << 27;  ///< of heads; its router and shared expert
+inline constexpr unsigned kHunyuanNorms = 1 << 26, kHunyuanMoe = 1 << 27;  ///< norms of heads; router and shared expert
 }  // namespace gguf_parts
 
 /// A family of models as GGUF names it.
