@@ -32,7 +32,7 @@ struct RotaryKeys {
   bool scaled = true;            ///< false: rope_scaling is of other layers and not read
   bool whole = false;            ///< whole heads turn, whatever `fraction` says, as in transformers
   const char* absent = nullptr;  ///< JSON that stands for absent rope_parameters
-  bool scales_base = false;      ///< with `dynamic` an alpha scales the base, at every length
+  bool scales_base = false;      ///< an alpha of `dynamic` scales the base, at every length
   bool of_images = false;        ///< mrope is known: its coordinates of a position are the same for text
 };
 /// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
