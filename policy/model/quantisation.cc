@@ -30,15 +30,26 @@ std::string one_of(Part& fields, const std::string& key, const std::string& othe
   return !fields.has(key) && fields.has(other) ? other : key;
 }
 
-void read_bits(Part& fields, const std::string& key) {
-  if (fields.integer(key, 1, 64) != 4) fields.unread(key, "4");
+/// The levels of 4 or 8 bits.
+DType read_bits(Part& fields, const std::string& key) {
+  const std::int64_t bits = fields.integer(key, 1, 64);
+  if (bits != 4 && bits != 8) fields.unread(key, "4 or 8");
+  return bits == 4 ? DType::i4 : DType::i8;
 }
 
+/// A group that Weft's memory does not have is several of 32, 64 or 128 there, as large as they can be.
 void read_group(Part& fields, const std::string& key, Quantisation& to) {
   const std::int64_t group = fields.integer(key, -1, 1 << 20);
   to.whole_rows = group == -1;
-  to.group = to.whole_rows ? kWholeRowGroup : static_cast<int>(group);
-  if (to.group != 32 && to.group != 64 && to.group != 128) fields.unread(key, "32, 64, 128 or -1");
+  to.group = kWholeRowGroup, to.repeats = 1;
+  if (to.whole_rows) return;
+  if (group == 0 || group % 32 != 0) fields.unread(key, "-1 or a multiple of 32");
+  while (group % to.group != 0) to.group /= 2;
+  to.repeats = static_cast<int>(group / to.group);
+}
+
+bool same_groups(const Quantisation& a, const Quantisation& b) {
+  return a.group == b.group && a.repeats == b.repeats && a.whole_rows == b.whole_rows;
 }
 
 /// Checks "dynamic": patterns of tensor names with the settings that differ there. A pattern that begins with "-:"
@@ -51,11 +62,12 @@ void read_dynamic(Part& fields, const Quantisation& base) {
     if (pattern.starts_with("-:")) continue;
     const std::string name = fields.where + ".dynamic: " + describe(json(pattern));
     Part part(rule, name);
-    if (part.has("bits") && part.integer("bits", 1, 64) != 4)
-      throw DataError(name + ": 'bits' differs from the 4 of the rest; a mixture of bits is not read: " + kInstead);
+    if (const int bits = bits_of(base.dtype); part.has("bits") && part.integer("bits", 1, 64) != bits)
+      throw DataError(name + ": 'bits' differs from the " + std::to_string(bits) +
+                      " of the rest; a mixture of bits is not read: " + kInstead);
     Quantisation other = base;
     if (part.has("group_size")) read_group(part, "group_size", other);
-    if (other.group != base.group || other.whole_rows != base.whole_rows)
+    if (!same_groups(other, base))
       throw DataError(name + ": 'group_size' differs from that of the rest, which is not read: " + kInstead);
   }
 }
@@ -73,8 +85,7 @@ bool by_gptqmodel(Part& fields) {
 }
 
 Quantisation read_gptq(Part& fields) {
-  Quantisation found{.dtype = DType::i4, .uniform = true};
-  read_bits(fields, "bits");
+  Quantisation found{.dtype = read_bits(fields, "bits"), .uniform = true};
   read_group(fields, "group_size", found);
   const std::string key = one_of(fields, "checkpoint_format", "format");
   const std::string format = fields.word(key, "gptq");
@@ -90,7 +101,8 @@ Quantisation read_gptq(Part& fields) {
 
 Quantisation read_awq(Part& fields) {
   Quantisation found{.packing = Packing::awq, .dtype = DType::i4, .uniform = true};
-  read_bits(fields, one_of(fields, "bits", "w_bit"));
+  const std::string bits = one_of(fields, "bits", "w_bit");
+  if (fields.integer(bits, 1, 64) != 4) fields.unread(bits, "4");
   read_group(fields, one_of(fields, "group_size", "q_group_size"), found);
   for (const char* key : {"version", "checkpoint_format", "format"})
     if (fields.word(key, "gemm") != "gemm") fields.unread(key, "gemm");
@@ -104,9 +116,9 @@ Quantisation read_scheme(Part& fields) {
     if (!fields.absent(key)) fields.unread(key, "null, as only weights are read quantised");
   if (fields.word("format", "pack-quantized") != "pack-quantized") fields.unread("format", "pack-quantized");
   Part weights(fields.at("weights"), fields.where + ".weights");
-  Quantisation found{.packing = Packing::compressed_tensors, .dtype = DType::i4, .uniform = true};
+  Quantisation found{.packing = Packing::compressed_tensors, .uniform = true};
   if (weights.word("type", "int") != "int") weights.unread("type", "int");
-  read_bits(weights, "num_bits");
+  found.dtype = read_bits(weights, "num_bits");
   if (weights.has("dynamic") && weights.at("dynamic") != json(false)) weights.unread("dynamic", "false");
   const std::string strategy = weights.word("strategy", weights.absent("group_size") ? "channel" : "group");
   if (strategy == "channel") found.whole_rows = true, found.group = kWholeRowGroup;
@@ -129,8 +141,9 @@ Quantisation read_packed_integers(Part& fields) {
   fields.for_each_group([&](Part& group) {
     const Quantisation found = read_scheme(group);
     if (!all) all = found;
-    if (found.group != all->group || found.whole_rows != all->whole_rows)
-      throw DataError(group.where + ": its groups differ from those of another; a mixture is not read: " + kInstead);
+    if (found.dtype != all->dtype || !same_groups(found, *all))
+      throw DataError(group.where +
+                      ": its bits or groups differ from those of another; a mixture is not read: " + kInstead);
     all->zero_points &= found.zero_points;
     all->reordered |= found.reordered;
   });

@@ -32,6 +32,7 @@ struct Quantisation {
   Packing packing = Packing::none;
   DType dtype = DType::f32;  ///< i8 or i4; f32: levels that Weft's own cannot hold, or no packing
   int group = 0;             ///< numbers of a row that share a scale in Weft's memory, if they keep their levels
+  int repeats = 1;           ///< in the file so many of these groups share one scale
   bool whole_rows = false;   ///< in the file all numbers of a row share one scale; then `group` is 128
   bool reordered = false;    ///< the groups may take the columns in another order (desc_act, actorder)
   bool zero_points = false;  ///< compressed_tensors: zero points must be stored; false: they may be

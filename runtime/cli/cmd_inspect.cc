@@ -91,7 +91,7 @@ void print_quantised(const ModelSource& source) {
 /// "4 bits in groups of 32", "computed with as floats"
 std::string form_of(const policy::Quantisation& how, const std::string& levels) {
   if (!how.keeps_levels()) return "computed with as floats";
-  return levels + " in " + (how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group));
+  return levels + " in " + (how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group * how.repeats));
 }
 
 /// Prints the checkpoint's own quantisation, and how much of the model it covers.
@@ -117,11 +117,12 @@ void print_quantisation(const ModelSource& source) {
         if (seen.insert(part.name).second) bytes += source.checkpoint->find(part.name)->bytes;
       ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
     }
-  const bool words = how.dtype == DType::i4 && how.packing != policy::Quantisation::Packing::gguf;
+  const std::string levels = how.packing == policy::Quantisation::Packing::gguf  // each matrix has its own type
+                                 ? "levels"
+                                 : fmt::format("{} bits", bits_of(how.dtype));
   fmt::print("quantised: {}, {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
-             name_of(how.packing), form_of(how, words ? "4 bits" : "levels"),
-             how.reordered ? ", in an order of columns of their own" : "", matrices, bytes_to_text(bytes),
-             numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+             name_of(how.packing), form_of(how, levels), how.reordered ? ", in an order of columns of their own" : "",
+             matrices, bytes_to_text(bytes), numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
 }
 
 /// Prints what only a GGUF file has: its types by count, its vocabulary.

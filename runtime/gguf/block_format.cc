@@ -14,11 +14,24 @@ constexpr std::array kFloats{BlockFormat{.id = 0, .name = "F32", .numbers = 1, .
 constexpr std::array kLists{float_formats, formats_of_32, formats_of_256, formats_with_tables};
 
 /// Types that are not read, so that a refusal can name them.
-constexpr std::array<std::pair<std::uint32_t, const char*>, 23> kOthers{
-    {{9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-     {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},
-     {25, "I16"},     {26, "I32"},   {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},   {34, "TQ1_0"},
-     {35, "TQ2_0"},   {40, "NVFP4"}, {41, "Q1_0"},  {4, "Q4_2"},   {5, "Q4_3"}}};
+constexpr std::array<std::pair<std::uint32_t, const char*>, 18> kOthers{{{9, "Q8_1"},
+                                                                         {15, "Q8_K"},
+                                                                         {16, "IQ2_XXS"},
+                                                                         {17, "IQ2_XS"},
+                                                                         {18, "IQ3_XXS"},
+                                                                         {19, "IQ1_S"},
+                                                                         {21, "IQ3_S"},
+                                                                         {22, "IQ2_S"},
+                                                                         {24, "I8"},
+                                                                         {25, "I16"},
+                                                                         {26, "I32"},
+                                                                         {27, "I64"},
+                                                                         {28, "F64"},
+                                                                         {29, "IQ1_M"},
+                                                                         {40, "NVFP4"},
+                                                                         {41, "Q1_0"},
+                                                                         {4, "Q4_2"},
+                                                                         {5, "Q4_3"}}};
 
 template <class Same> const BlockFormat* find(const Same& same) {
   for (const auto& list : kLists)

@@ -26,6 +26,11 @@ inline void split_halves(const std::byte* from, int bytes, std::uint8_t* levels)
   }
 }
 
+/// Group `g` of a block of groups of 32.
+inline BlockParts group_of(const BlockParts& block, int g) {
+  return {block.levels + g * 32, block.scales + g, block.minima + g};
+}
+
 /// Gives a block of one group the scale of levels whose zero is `zero`.
 inline void around(float scale, int zero, const BlockParts& to) {
   to.scales[0] = scale;

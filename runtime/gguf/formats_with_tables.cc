@@ -1,5 +1,6 @@
-// runtime/gguf/formats_with_tables.cc: blocks of 32 levels of 4 bits that stand for the numbers of a table
-// (kernels/quantised.h). Levels and groups stay those of the file, exactly.
+// runtime/gguf/formats_with_tables.cc: levels of 4 bits that stand for the numbers of a table (kernels/quantised.h), in
+// groups of 32. Levels and groups stay those of the file. So do the scales of blocks of 32; those of IQ4_XS, which has
+// blocks of eight groups, are products of two numbers, which fp16 rounds.
 #include <algorithm>
 #include <array>
 
@@ -14,6 +15,16 @@ void iq4_nl(const std::byte* block, const BlockParts& to) {
   around(fp16_at(block), 128, to);
 }
 
+/// The factor of the scales, their high pairs of bits in one word, their low halves, then the levels.
+void iq4_xs(const std::byte* block, const BlockParts& to) {
+  const int high = byte_at(block, 2) | byte_at(block, 3) << 8;
+  for (int g = 0; g < 8; ++g) {
+    const int scale = (byte_at(block, 4 + g / 2) >> g % 2 * 4 & 15) | (high >> g * 2 & 3) << 4;
+    split_halves(block + 8 + g * 16, 16, to.levels + g * 32);
+    around(fp16_at(block) * static_cast<float>(scale - 32), 128, group_of(to, g));
+  }
+}
+
 /// A block of zeros has the smallest scale, which fp16 does not hold.
 void mxfp4(const std::byte* block, const BlockParts& to) {
   constexpr int kZero = 16;
@@ -22,19 +33,21 @@ void mxfp4(const std::byte* block, const BlockParts& to) {
   around(zeros ? 0 : half_of_e8m0(byte_at(block, 0)), kZero, to);
 }
 
-constexpr BlockFormat with_table(std::uint32_t id, const char* name, int bytes, LevelTable table,
-                                 void (*read)(const std::byte*, const BlockParts&)) {
+constexpr BlockFormat with_table(std::uint32_t id, const char* name, int numbers, int bytes, LevelTable table,
+                                 bool exact, decltype(BlockFormat::read) read) {
   return {.id = id,
           .name = name,
-          .numbers = 32,
+          .numbers = numbers,
           .bytes = bytes,
           .type = DType::i4,
           .group = 32,
           .table = table,
+          .exact = exact,
           .read = read};
 }
-constexpr std::array kFormatsWithTables{with_table(20, "IQ4_NL", 18, LevelTable::iq4_nl, iq4_nl),
-                                        with_table(39, "MXFP4", 17, LevelTable::e2m1, mxfp4)};
+constexpr std::array kFormatsWithTables{with_table(20, "IQ4_NL", 32, 18, LevelTable::iq4_nl, true, iq4_nl),
+                                        with_table(23, "IQ4_XS", 256, 136, LevelTable::iq4_nl, false, iq4_xs),
+                                        with_table(39, "MXFP4", 32, 17, LevelTable::e2m1, true, mxfp4)};
 
 }  // namespace
 

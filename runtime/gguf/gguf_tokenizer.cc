@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "runtime/base/quote.h"
 #include "runtime/base/utf8.h"
 #include "runtime/gguf/gguf_texts.h"
+#include "runtime/gguf/pre_tokenizers.h"
 #include "runtime/pieces/merges.h"
 
 namespace weft::runtime {
@@ -21,41 +21,6 @@ using nlohmann::ordered_json;
 constexpr std::int64_t kMostTokens = 1 << 22;
 constexpr const char* kSpace = "\u2581";
 constexpr std::int64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;  // tokenizer.ggml.token_type
-
-/// How texts are cut into words, by tokenizer.ggml.pre.
-struct PreTokenizer {
-  std::string_view name;
-  const char* pattern;       // null: GPT-2's, which is ByteLevel's own
-  bool digits = false;       // every digit is cut off first
-  bool nfc = false;          // texts are composed first
-  bool whole_words = false;  // a word that is a token is not merged
-  bool begins = false;       // the first token is put in front, unless the file says something else
-};
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::array kPreTokenizers{
-    PreTokenizer{.name = "gpt-2", .pattern = nullptr},
-    PreTokenizer{.name = "olmo", .pattern = nullptr, .nfc = true},
-    PreTokenizer{.name = "smollm", .pattern = nullptr, .digits = true},
-    PreTokenizer{.name = "refact", .pattern = nullptr, .digits = true},
-    PreTokenizer{.name = "dbrx", .pattern = kLlama3},
-    PreTokenizer{.name = "glm4", .pattern = kLlama3, .whole_words = true},
-    PreTokenizer{.name = "chatglm-bpe", .pattern = kLlama3},
-    PreTokenizer{.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .begins = true},
-    PreTokenizer{.name = "llama3", .pattern = kLlama3, .whole_words = true, .begins = true},
-    PreTokenizer{.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .begins = true},
-    PreTokenizer{.name = "smaug-bpe", .pattern = kLlama3, .whole_words = true},
-    PreTokenizer{.name = "qwen2", .pattern = kQwen2, .nfc = true},
-    PreTokenizer{.name = "deepseek-r1-qwen", .pattern = kQwen2, .nfc = true},
-    PreTokenizer{.name = "gpt-4o", .pattern = kO200k, .whole_words = true},
-    PreTokenizer{.name = "tekken", .pattern = kTekken, .whole_words = true, .begins = true},
-};
 
 ordered_json text_pattern(const char* text) { return {{"String", text}}; }
 
@@ -172,22 +137,19 @@ class TokenizerMaker {
 
   void make_byte_pairs() {
     const std::string name = gguf_.text("tokenizer.ggml.pre", "default");
-    const auto* const pre = std::find_if(kPreTokenizers.begin(), kPreTokenizers.end(),
-                                         [&](const PreTokenizer& each) { return each.name == name; });
-    if (pre == kPreTokenizers.end()) {
-      std::string known;
-      for (const PreTokenizer& each : kPreTokenizers) known += (known.empty() ? "" : ", ") + std::string(each.name);
+    const PreTokenizer* const pre = pre_tokenizer(name);
+    if (!pre)
       refuse("tokenizer.ggml.pre", "is " + in_quotes(name) + ", by which Weft cannot cut texts into words; it can by " +
-                                       known + ": use the Hugging Face folder of the model");
-    }
-    const bool own = !pre->pattern;
+                                       pre_tokenizer_names() + ": use the Hugging Face folder of the model");
+    const bool own = !pre->patterns.front();
     const ordered_json bytes{
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", own}};
     ordered_json parts = ordered_json::array();
+    for (const char* const pattern : pre->patterns)
+      if (pattern)
+        parts.push_back(
+            {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
     if (pre->digits) parts.push_back({{"type", "Digits"}, {"individual_digits", true}});
-    if (!own)
-      parts.push_back(
-          {{"type", "Split"}, {"pattern", {{"Regex", pre->pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
     parts.push_back(bytes);
     pre_tokenizer_ =
         parts.size() == 1 ? bytes : ordered_json{{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};

@@ -1,14 +1,15 @@
-// runtime/stored/packed_words.cc: a matrix of 4 bits as others store it, in several tensors of a checkpoint:
+// runtime/stored/packed_words.cc: a matrix of 4 or 8 bits as others store it, in several tensors of a checkpoint:
 //
 //                       levels                        scales                       zero points
-//   compressed-tensors  weight_packed [rows, cols/8]  weight_scale [rows, groups]  weight_zero_point [rows/8, groups],
+//   compressed-tensors  weight_packed [rows, cols/n]  weight_scale [rows, groups]  weight_zero_point [rows/n, groups],
 //                                                                                  or I8 [rows, groups], or none
-//   GPTQ                qweight [cols/8, rows]        scales [groups, rows]        qzeros [groups, rows/8]
-//   AWQ                 qweight [cols, rows/8]        scales [groups, rows]        qzeros [groups, rows/8]
+//   GPTQ                qweight [cols/n, rows]        scales [groups, rows]        qzeros [groups, rows/n]
+//   AWQ, 4 bits         qweight [cols, rows/8]        scales [groups, rows]        qzeros [groups, rows/8]
 //
-// A word of 32 bits holds eight levels, or zero points, that are neighbours along the axis that is divided by 8. AWQ
-// stores them in the order 0 2 4 6 1 3 5 7. A number is scale * (level - zero point). GPTQ's first format stores its
-// zero points one too low. Absent zero points are 8.
+// A word of 32 bits holds n = 8 levels of 4 bits, or 4 of 8, or as many zero points, that are neighbours along the axis
+// that is divided by n. AWQ stores them in the order 0 2 4 6 1 3 5 7. A number is scale * (level - zero point). GPTQ's
+// first format stores its zero points one too low. Absent zero points are the middle, 8 or 128. The groups of the file
+// may each be several of Weft's.
 
 #include <algorithm>
 #include <array>
@@ -29,12 +30,22 @@ namespace {
 using policy::Quantisation;
 using Packing = Quantisation::Packing;
 
-constexpr std::int64_t kOfWord = 8;                                     // levels in a word
+constexpr std::int64_t kColumns = 8;                                    // whole rows of tiles have multiples of it
 constexpr std::array<std::size_t, 8> kAwqHalf{0, 4, 1, 5, 2, 6, 3, 7};  // half bytes of a word, by column
-constexpr std::uint32_t kOnes = 0x11111111;                             // 1 in each half byte
-constexpr int kAbsentZero = 8;                                          // zero point of symmetric levels
 
-std::int64_t words_for(std::int64_t count) { return (count + kOfWord - 1) / kOfWord; }
+/// Levels of so many bits in words.
+struct Words {
+  int bits;
+
+  std::int64_t of_word() const { return 32 / bits; }
+  std::int64_t count(std::int64_t levels) const { return (levels + of_word() - 1) / of_word(); }
+  std::uint32_t top() const { return (1U << bits) - 1; }  // the highest level
+  std::uint32_t middle() const { return 1U << (bits - 1); }
+  std::uint32_t ones() const { return ~0U / top(); }  // 1 in each level
+  std::uint32_t level(std::uint32_t word, std::size_t place) const {
+    return word >> (static_cast<std::size_t>(bits) * place) & top();
+  }
+};
 
 struct Names {
   std::string levels, scales, zeros, order, shape;
@@ -46,8 +57,6 @@ Names names_of(Packing packing, const std::string& name) {
             stem + ".weight_shape"};
   return {stem + ".qweight", stem + ".scales", stem + ".qzeros", packing == Packing::awq ? "" : stem + ".g_idx", ""};
 }
-
-std::uint32_t half_byte(std::uint32_t word, std::size_t place) { return word >> (4 * place) & 15; }
 
 /// Half byte k of word i becomes half byte i of word k.
 void transpose(std::array<std::uint32_t, 8>& words) {
@@ -71,9 +80,9 @@ template <class T> std::vector<T> as(const std::vector<std::byte>& bytes) {
 
 /// Some rows, in one order whichever format they come from.
 struct WordRows {
-  std::vector<std::uint32_t> words;  // [rows, cols / 8]: 8 levels each, the first in the lowest bits
+  std::vector<std::uint32_t> words;  // [rows, cols / of_word()], the first level in the lowest bits
   std::vector<float> scales;         // [rows, groups]
-  std::vector<std::uint8_t> zeros;   // [rows, groups], from 0 to 15
+  std::vector<std::uint8_t> zeros;   // [rows, groups]
 };
 
 class PackedWords : public StoredMatrix {
@@ -92,13 +101,17 @@ class PackedWords : public StoredMatrix {
   void read_words(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
   void read_scales(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
   void read_zeros(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
+  /// The groups of a row in the file, and that of them which one of Weft's is part of.
+  std::int64_t stored_groups() const { return whole_rows_ ? 1 : (groups() + repeats_ - 1) / repeats_; }
+  std::int64_t stored_group(std::int64_t group) const { return whole_rows_ ? 0 : group / repeats_; }
   [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& what) const {
     refuse_tensor(*checkpoint_, tensor, what);
   }
 
   const Checkpoint* checkpoint_;
   Packing packing_;
-  int group_;
+  Words in_words_;
+  int group_, repeats_;
   bool whole_rows_, whole_words_;
   const TensorInfo *levels_, *scales_;
   const TensorInfo *zeros_ = nullptr, *order_ = nullptr, *shape_ = nullptr;  // null if there is none
@@ -107,19 +120,22 @@ class PackedWords : public StoredMatrix {
 bool has_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
   const bool words = how.packing == Packing::compressed_tensors || how.packing == Packing::gptq ||
                      how.packing == Packing::gptq_v2 || how.packing == Packing::awq;
-  return words && name.ends_with(".weight") && checkpoint.find(names_of(how.packing, name).levels);
+  const bool bits = how.dtype == DType::i4 || (how.dtype == DType::i8 && how.packing != Packing::awq);
+  return words && bits && name.ends_with(".weight") && checkpoint.find(names_of(how.packing, name).levels);
 }
 
 std::vector<TensorNeed> needs_of_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
                                        std::int64_t rows, std::int64_t cols) {
   const Names names = names_of(how.packing, name);
   const bool by_rows = how.packing == Packing::compressed_tensors;
-  if (cols % kOfWord != 0 || (!by_rows && rows % kOfWord != 0))
+  const Words in_words{bits_of(how.dtype)};
+  if (cols % kColumns != 0 || (!by_rows && rows % in_words.of_word() != 0))
     throw CheckpointError(Fault::bad_shape, "tensor " + in_quotes(names.levels) + ": a matrix of [" +
                                                 std::to_string(rows) + ", " + std::to_string(cols) +
                                                 "] does not fill words of 8 levels, so it is not read quantised");
-  const std::int64_t groups = how.whole_rows ? 1 : (cols + how.group - 1) / how.group;
-  const std::int64_t col_words = words_for(cols), row_words = words_for(rows);
+  const std::int64_t group = std::int64_t{how.group} * how.repeats;
+  const std::int64_t groups = how.whole_rows ? 1 : (cols + group - 1) / group;
+  const std::int64_t col_words = in_words.count(cols), row_words = in_words.count(rows);
   std::vector<TensorNeed> needs;
   const auto need = [&](const std::string& tensor, std::vector<std::int64_t> shape, std::vector<std::string> dtypes) {
     needs.push_back({tensor, std::move(shape), std::move(dtypes), true});
@@ -142,9 +158,9 @@ std::vector<TensorNeed> needs_of_words(const Checkpoint& checkpoint, const Quant
 
 PackedWords::PackedWords(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
                          std::int64_t rows, std::int64_t cols)
-    : StoredMatrix(name, rows, cols, {.type = DType::i4, .group = how.group, .name = name_of(how.packing)}),
-      checkpoint_(&checkpoint), packing_(how.packing), group_(how.group), whole_rows_(how.whole_rows),
-      whole_words_(how.whole_words) {
+    : StoredMatrix(name, rows, cols, {.type = how.dtype, .group = how.group, .name = name_of(how.packing)}),
+      checkpoint_(&checkpoint), packing_(how.packing), in_words_{bits_of(how.dtype)}, group_(how.group),
+      repeats_(how.repeats), whole_rows_(how.whole_rows), whole_words_(how.whole_words) {
   const Names names = names_of(packing_, name);
   levels_ = checkpoint.find(names.levels), scales_ = checkpoint.find(names.scales);
   zeros_ = checkpoint.find(names.zeros);
@@ -166,7 +182,7 @@ void PackedWords::check() const {
   if (!order_) return;
   const auto order = as<std::int32_t>(read_block(*order_, 0, 1, 0, cols()));
   for (std::int64_t i = 0; i < cols(); ++i)
-    if (const std::int64_t group = whole_rows_ ? 0 : i / group_; order[static_cast<std::size_t>(i)] != group)
+    if (const std::int64_t group = stored_group(i / group_); order[static_cast<std::size_t>(i)] != group)
       refuse(*order_, "column " + std::to_string(i) + " is in group " +
                           std::to_string(order[static_cast<std::size_t>(i)]) + ", wanted " + std::to_string(group) +
                           ": columns in an order of their own (desc_act, actorder) are not read; quantise without it, "
@@ -183,10 +199,11 @@ WordRows PackedWords::read(std::int64_t first_row, std::int64_t rows) const {
 
 void PackedWords::read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const {
   WordRows from = read(first_row, rows);
-  to.levels.resize(from.words.size() * kOfWord);
+  const auto of_word = static_cast<std::size_t>(in_words_.of_word());
+  to.levels.resize(from.words.size() * of_word);
   for (std::size_t i = 0; i < from.words.size(); ++i)
-    for (std::size_t place = 0; place < kOfWord; ++place)
-      to.levels[i * kOfWord + place] = static_cast<std::uint8_t>(half_byte(from.words[i], place));
+    for (std::size_t place = 0; place < of_word; ++place)
+      to.levels[i * of_word + place] = static_cast<std::uint8_t>(in_words_.level(from.words[i], place));
   to.minima.resize(from.scales.size());
   for (std::size_t i = 0; i < from.scales.size(); ++i)
     to.minima[i] = static_cast<float>(-int{from.zeros[i]}) * from.scales[i];
@@ -214,7 +231,7 @@ std::vector<std::byte> PackedWords::read_block(const TensorInfo& tensor, std::in
 }
 
 void PackedWords::read_words(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
-  const std::int64_t width = cols() / kOfWord;
+  const std::int64_t width = cols() / in_words_.of_word();
   if (packing_ == Packing::compressed_tensors) {
     to.words = as<std::uint32_t>(read_block(*levels_, first_row, rows, 0, width));
     return;
@@ -230,23 +247,24 @@ void PackedWords::read_words(std::int64_t first_row, std::int64_t rows, WordRows
           to.words[place(row, word)] = block[static_cast<std::size_t>(word * rows + row)];
     return;
   }
-  const std::int64_t from = first_row / kOfWord, across = words_for(first_row + rows) - from;
+  const std::int64_t from = first_row / in_words_.of_word(), across = in_words_.count(first_row + rows) - from;
   const auto block = as<std::uint32_t>(read_block(*levels_, 0, cols(), from, across));
   std::array<std::uint32_t, 8> eight{};
   for (std::int64_t column = 0; column < across; ++column)
     for (std::int64_t word = 0; word < width; ++word) {
-      for (std::int64_t i = 0; i < kOfWord; ++i)
-        eight[static_cast<std::size_t>(i)] = block[static_cast<std::size_t>((word * kOfWord + i) * across + column)];
+      for (std::int64_t i = 0; i < in_words_.of_word(); ++i)
+        eight[static_cast<std::size_t>(i)] =
+            block[static_cast<std::size_t>((word * in_words_.of_word() + i) * across + column)];
       transpose(eight);
-      for (std::int64_t i = 0; i < kOfWord; ++i) {
-        const std::int64_t row = (from + column) * kOfWord + i - first_row;
+      for (std::int64_t i = 0; i < in_words_.of_word(); ++i) {
+        const std::int64_t row = (from + column) * in_words_.of_word() + i - first_row;
         if (row >= 0 && row < rows) to.words[place(row, word)] = eight[kAwqHalf[static_cast<std::size_t>(i)]];
       }
     }
 }
 
 void PackedWords::read_scales(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
-  const std::int64_t stored = whole_rows_ ? 1 : groups();
+  const std::int64_t stored = stored_groups();
   const bool by_rows = packing_ == Packing::compressed_tensors;
   const std::vector<float> scales =
       widened(weight_dtype(*scales_), by_rows ? read_block(*scales_, first_row, rows, 0, stored)
@@ -254,7 +272,7 @@ void PackedWords::read_scales(std::int64_t first_row, std::int64_t rows, WordRow
   to.scales.clear();
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < groups(); ++g) {
-      const std::int64_t group = whole_rows_ ? 0 : g;
+      const std::int64_t group = stored_group(g);
       const float scale = scales[static_cast<std::size_t>(by_rows ? row * stored + group : group * rows + row)];
       if (!std::isfinite(scale))
         refuse(*scales_, "the scale of row " + std::to_string(first_row + row) + ", group " + std::to_string(group) +
@@ -264,8 +282,8 @@ void PackedWords::read_scales(std::int64_t first_row, std::int64_t rows, WordRow
 }
 
 void PackedWords::read_zeros(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
-  const std::int64_t stored = whole_rows_ ? 1 : groups();
-  to.zeros.assign(static_cast<std::size_t>(rows * groups()), kAbsentZero);
+  const std::int64_t stored = stored_groups();
+  to.zeros.assign(static_cast<std::size_t>(rows * groups()), static_cast<std::uint8_t>(in_words_.middle()));
   if (!zeros_) return;
   const auto out_of_range = [&](std::int64_t row, std::int64_t group, const std::string& what) {
     refuse(*zeros_, "the zero point of row " + std::to_string(first_row + row) + ", group " + std::to_string(group) +
@@ -275,34 +293,40 @@ void PackedWords::read_zeros(std::int64_t first_row, std::int64_t rows, WordRows
     to.zeros[static_cast<std::size_t>(row * groups() + g)] = static_cast<std::uint8_t>(zero);
   };
   const bool by_rows = packing_ == Packing::compressed_tensors, bytes = zeros_->dtype == "I8";
-  const std::int64_t from = first_row / kOfWord, across = words_for(first_row + rows) - from;
+  const std::int64_t of_word = in_words_.of_word();
+  const std::int64_t from = first_row / of_word, across = in_words_.count(first_row + rows) - from;
   const std::vector<std::byte> block = bytes     ? read_block(*zeros_, first_row, rows, 0, stored)
                                        : by_rows ? read_block(*zeros_, from, across, 0, stored)
                                                  : read_block(*zeros_, 0, stored, from, across);
   const std::vector<std::uint32_t> words = bytes ? std::vector<std::uint32_t>{} : as<std::uint32_t>(block);
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < groups(); ++g) {
-      const std::int64_t group = whole_rows_ ? 0 : g;
+      const std::int64_t group = stored_group(g);
       if (bytes) {
-        const auto zero = static_cast<std::int8_t>(block[static_cast<std::size_t>(row * stored + group)]);
-        if (zero < -8 || zero > 7) out_of_range(row, group, std::to_string(zero) + ", wanted -8 to 7");
-        set(row, g, static_cast<std::uint32_t>(zero + 8));
+        const int zero = static_cast<std::int8_t>(block[static_cast<std::size_t>(row * stored + group)]);
+        const int middle = static_cast<int>(in_words_.middle());
+        if (zero < -middle || zero >= middle)
+          out_of_range(
+              row, group,
+              std::to_string(zero) + ", wanted " + std::to_string(-middle) + " to " + std::to_string(middle - 1));
+        set(row, g, static_cast<std::uint32_t>(zero + middle));
         continue;
       }
-      const std::int64_t word = (first_row + row) / kOfWord - from;
-      const auto half = static_cast<std::size_t>((first_row + row) % kOfWord);
-      const std::uint32_t eight =
+      const std::int64_t word = (first_row + row) / of_word - from;
+      const auto place = static_cast<std::size_t>((first_row + row) % of_word);
+      const std::uint32_t all =
           words[static_cast<std::size_t>(by_rows ? word * stored + group : group * across + word)];
       if (packing_ == Packing::awq) {
-        set(row, g, half_byte(eight, kAwqHalf[half]));
+        set(row, g, in_words_.level(all, kAwqHalf[place]));
       } else if (packing_ != Packing::gptq) {
-        set(row, g, half_byte(eight, half));
+        set(row, g, in_words_.level(all, place));
       } else {
-        if (!whole_words_ && half_byte(eight, half) == 15)
+        if (!whole_words_ && in_words_.level(all, place) == in_words_.top())
           out_of_range(row, group,
-                       "15 in the first format of GPTQ is 16 to some readers and 0 to others; save the checkpoint with "
-                       "checkpoint_format gptq_v2");
-        set(row, g, half_byte(eight + kOnes, half));
+                       std::to_string(in_words_.top()) + " in the first format of GPTQ is " +
+                           std::to_string(in_words_.top() + 1) +
+                           " to some readers and 0 to others; save the checkpoint with checkpoint_format gptq_v2");
+        set(row, g, in_words_.level(all + in_words_.ones(), place));
       }
     }
 }
@@ -311,10 +335,11 @@ void PackedWords::read_numbers(std::int64_t first_row, std::int64_t rows, std::v
   const WordRows from = read(first_row, rows);
   const auto width = static_cast<std::size_t>(cols()), per_row = static_cast<std::size_t>(groups()),
              of_group = static_cast<std::size_t>(group_);
-  to.resize(from.words.size() * kOfWord);
+  const auto of_word = static_cast<std::size_t>(in_words_.of_word());
+  to.resize(from.words.size() * of_word);
   for (std::size_t i = 0; i < to.size(); ++i) {
     const std::size_t row = i / width, group = row * per_row + i % width / of_group;
-    const auto level = static_cast<int>(half_byte(from.words[i / kOfWord], i % kOfWord));
+    const auto level = static_cast<int>(in_words_.level(from.words[i / of_word], i % of_word));
     to[i] = static_cast<float>(level - from.zeros[group]) * from.scales[group];
   }
 }

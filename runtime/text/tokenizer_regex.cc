@@ -144,13 +144,19 @@ class Compiler {
 
   Program atom(int depth) {
     if (take("(")) return group(depth);
+    const Regex::Set of_a_line{.kinds = 0, .ranges = {{'\n', '\n'}}, .negated = true};
+    if (take("$")) return part(Code::refuse_look, one_of(of_a_line));
     Regex::Set set;
     if (take("[")) set = char_class();
     else if (take("\\")) set = escape();
-    else if (take(".")) set = {.kinds = 0, .ranges = {{'\n', '\n'}}, .negated = true};
-    else if (sees("^") || sees("$") || sees("*") || sees("+") || sees("?") || sees("{"))
+    else if (take(".")) set = of_a_line;
+    else if (sees("^") || sees("*") || sees("+") || sees("?") || sees("{"))
       refuse("has a character that is not supported");
     else set = literal(take_char());
+    return one_of(std::move(set));
+  }
+
+  Program one_of(Regex::Set set) {
     sets_.push_back(std::move(set));
     return {{.code = Code::set, .a = static_cast<std::int32_t>(sets_.size()) - 1}};
   }

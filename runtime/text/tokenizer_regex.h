@@ -16,7 +16,8 @@ enum class CharKind : std::uint8_t { other, lu, ll, lt, lm, lo, mark, number, pu
 CharKind char_kind(char32_t code);  ///< `code` is at most U+10FFFF
 
 /// A regular expression of characters, classes, \p{...}, \s, \d, groups, alternatives, quantifiers (greedy, lazy and
-/// possessive) and looks ahead. Const calls may run on many threads at once.
+/// possessive), looks ahead and $ (before a line end, or where the text ends). Const calls may run on many threads at
+/// once.
 class Regex {
  public:
   /// Throws UsageError, which says what is not supported.

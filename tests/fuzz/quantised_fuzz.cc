@@ -15,14 +15,17 @@ namespace {
 using namespace weft;
 
 using Packing = policy::Quantisation::Packing;
-constexpr std::array<std::pair<Packing, DType>, 8> kPackings{{{Packing::compressed_tensors, DType::i4},
-                                                              {Packing::gptq, DType::i4},
-                                                              {Packing::gptq_v2, DType::i4},
-                                                              {Packing::awq, DType::i4},
-                                                              {Packing::mxfp4, DType::i4},
-                                                              {Packing::nvfp4, DType::f32},
-                                                              {Packing::bitsandbytes, DType::f32},
-                                                              {Packing::bitsandbytes, DType::i8}}};
+constexpr std::array<std::pair<Packing, DType>, 11> kPackings{{{Packing::compressed_tensors, DType::i4},
+                                                               {Packing::gptq, DType::i4},
+                                                               {Packing::gptq_v2, DType::i4},
+                                                               {Packing::awq, DType::i4},
+                                                               {Packing::mxfp4, DType::i4},
+                                                               {Packing::nvfp4, DType::f32},
+                                                               {Packing::bitsandbytes, DType::f32},
+                                                               {Packing::bitsandbytes, DType::i8},
+                                                               {Packing::compressed_tensors, DType::i8},
+                                                               {Packing::gptq, DType::i8},
+                                                               {Packing::gptq_v2, DType::i8}}};
 
 void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisation& how, std::int64_t rows,
                  std::int64_t cols) {
@@ -55,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const policy::Quantisation how{.packing = packing,
                                  .dtype = dtype,
                                  .group = 32 << (shape % 3),
+                                 .repeats = 1 + shape / 48 % 3,
                                  .whole_rows = (format & 16) != 0,
                                  .reordered = (format & 32) != 0,
                                  .zero_points = (format & 64) != 0,

@@ -44,6 +44,23 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   CHECK_FALSE(read(kGptq, R"({"checkpoint_format":"gptq_v2","meta":{"quantizer":["gptqmodel:2"]}})").whole_words);
   CHECK(read(kGptq, R"({"group_size":-1})").whole_rows);
   CHECK(read(kGptq, R"({"group_size":-1})").group == 128);
+  CHECK(read(kGptq, R"({"bits":8})").dtype == DType::i8);
+  CHECK(read(kGptq, R"({"bits":8,"dynamic":{".*down.*":{"bits":8}}})").dtype == DType::i8);
+  for (const auto& [size, group, repeats] : {std::tuple{32, 32, 1},
+                                             {64, 64, 1},
+                                             {96, 32, 3},
+                                             {128, 128, 1},
+                                             {160, 32, 5},
+                                             {192, 64, 3},
+                                             {256, 128, 2},
+                                             {1024, 128, 8}}) {
+    CAPTURE(size);
+    for (const json& base : {kGptq, kAwq}) {
+      json config = base;
+      config["group_size"] = size;
+      CHECK((read(config).group == group && read(config).repeats == repeats && !read(config).whole_rows));
+    }
+  }
   CHECK(read(kGptq, R"({"dynamic":{"-:lm_head":{},"+:.*":{"bits":4,"group_size":128}}})").group == 128);
 
   CHECK(read(kAwq).packing == Packing::awq);
@@ -57,6 +74,8 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   };
   CHECK(weights(R"({"symmetric":false})").zero_points);
   CHECK(weights(R"({"strategy":"channel","group_size":null})").whole_rows);
+  CHECK(weights(R"({"num_bits":8})").dtype == DType::i8);
+  CHECK((weights(R"({"group_size":512})").group == 128 && weights(R"({"group_size":512})").repeats == 4));
   CHECK(weights(R"({"actorder":"group"})").reordered);
   CHECK_FALSE(weights(R"({"actorder":"weight"})").reordered);
   CHECK_FALSE(weights(R"({"actorder":"static"})").reordered);
@@ -182,22 +201,25 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
                       Contains(std::string("that of '") + method + "'") && Contains("use the unquantized model"));
   }
   refused(kGptq, R"({"quant_method":null})", "names no quant_method");
-  refused(kGptq, R"({"bits":8})", "'bits' must be 4, got");
-  refused(kGptq, R"({"bits":3})", "use the unquantized model");
+  refused(kGptq, R"({"bits":3})", "'bits' must be 4 or 8, got 3");
+  refused(kGptq, R"({"bits":2})", "use the unquantized model");
   refused(kGptq, R"({"bits":"4"})", "'bits'");
   refused(kGptq, R"({"bits":null})", "'bits' is missing");
-  refused(kGptq, R"({"group_size":48})", "'group_size' must be 32, 64, 128 or -1");
+  refused(kGptq, R"({"group_size":48})", "'group_size' must be -1 or a multiple of 32, got 48");
+  refused(kGptq, R"({"group_size":16})", "'group_size' must be -1 or a multiple of 32, got 16");
   refused(kGptq, R"({"group_size":0})", "'group_size'");
-  refused(kGptq, R"({"group_size":256})", "'group_size'");
+  refused(kGptq, R"({"group_size":2097152})", "'group_size'");
   refused(kGptq, R"({"group_size":null})", "'group_size' is missing");
   refused(kGptq, R"({"checkpoint_format":"marlin"})", "'checkpoint_format' must be gptq or gptq_v2");
   refused(kGptq, R"({"is_marlin_format":true})", "'is_marlin_format'");
   refused(kGptq, R"({"pack_dtype":"int16"})", "'pack_dtype'");
   refused(kGptq, R"({"desc_act":1})", "'desc_act'");
   refused(kGptq, R"({"dynamic":{".*down.*":{"bits":8}}})", "mixture of bits");
+  refused(kGptq, R"({"bits":8,"dynamic":{".*down.*":{"bits":4}}})", "differs from the 8 of the rest");
   refused(kGptq, R"({"dynamic":{".*down.*":{"group_size":32}}})", "'group_size' differs");
+  refused(kGptq, R"({"dynamic":{".*down.*":{"group_size":256}}})", "'group_size' differs");
   refused(kGptq, R"({"dynamic":[1]})", "'dynamic'");
-  refused(kAwq, R"({"bits":8})", "'bits'");
+  refused(kAwq, R"({"bits":8})", "'bits' must be 4, got 8");
   refused(kAwq, R"({"group_size":16})", "'group_size'");
   refused(kAwq, R"({"version":"gemv"})", "'version' must be gemm");
   refused(kAwq, R"({"zero_point":false})", "'zero_point' must be true");
@@ -214,7 +236,7 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
   group(R"({"input_activations":{"num_bits":8}})", "'input_activations' must be null");
   group(R"({"format":"nvfp4-pack-quantized"})", "'format'");
   group(R"({"weights":null})", "'weights' is missing");
-  group(R"({"weights":{"num_bits":8}})", "'num_bits' must be 4");
+  group(R"({"weights":{"num_bits":3}})", "'num_bits' must be 4 or 8, got 3");
   group(R"({"weights":{"type":"float"}})", "'type' must be int");
   group(R"({"weights":{"strategy":"tensor"}})", "'strategy' must be group or channel");
   group(R"({"weights":{"group_size":16}})", "'group_size'");
@@ -224,7 +246,8 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
   two["config_groups"]["group_1"] = two["config_groups"]["group_0"];
   CHECK(read(two).group == 32);
   refused(two, R"({"config_groups":{"group_1":{"weights":{"group_size":64}}}})", "a mixture is not read");
-  refused(two, R"({"config_groups":{"group_1":{"weights":{"num_bits":8}}}})", "group_1.weights: 'num_bits' must be 4");
+  refused(two, R"({"config_groups":{"group_1":{"weights":{"num_bits":8}}}})",
+          "its bits or groups differ from those of another");
 
   const json weft = policy::to_config({.packing = Packing::weft, .dtype = DType::i4, .group = 64});
   refused(weft, R"({"modules_to_not_convert":5})", "'modules_to_not_convert'");

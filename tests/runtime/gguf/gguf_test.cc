@@ -106,7 +106,15 @@ TEST_CASE("broken GGUF headers are refused, each for its fault", "[runtime][gguf
            {}, {0}, {1, 1, 1, 1, 1}, {std::uint64_t{1} << 63}, {std::uint64_t{1} << 32, std::uint64_t{1} << 32}})
     CHECK(fault_of(file().tensor_at("x", sizes, 0, 0), "tensor 'x' has") == "bad-shape");
   CHECK(fault_of(file().tensor_at("x", {16, 4}, 8, 0), "do not fill blocks of 32 (Q8_0)") == "bad-shape");
-  CHECK(fault_of(file().tensor_at("x", {256}, 10, 0), "stored as Q2_K, which is not read; read are F32") == "bad-type");
+  for (const auto& [type, name] :
+       {std::pair{10u, "Q2_K"}, {11u, "Q3_K"}, {23u, "IQ4_XS"}, {34u, "TQ1_0"}, {35u, "TQ2_0"}}) {
+    CHECK(fault_of(file().tensor_at("x", {128, 2}, type, 0), std::string("do not fill blocks of 256 (") + name + ")") ==
+          "bad-shape");
+    CHECK(fault_of(file().tensor_at("x", {512, 2}, type, 1024), "ends beyond the file") == "past-end");
+  }
+  for (const auto& [type, name] : {std::pair{16u, "IQ2_XXS"}, {18u, "IQ3_XXS"}, {21u, "IQ3_S"}, {22u, "IQ2_S"}})
+    CHECK(fault_of(file().tensor_at("x", {256}, type, 0),
+                   std::string("stored as ") + name + ", which is not read; read are F32") == "bad-type");
   CHECK(fault_of(file().tensor_at("x", {256}, 99, 0), "stored as type 99") == "bad-type");
   CHECK(fault_of(file().tensor_at("x", {4}, 0, 1), "wanted a multiple of 32") == "bad-offset");
   CHECK(fault_of(file().tensor_at("x", {4}, 0, ~std::uint64_t{31}), "ends beyond") == "past-end");
@@ -400,8 +408,22 @@ TEST_CASE("tokenizer.ggml.pre names the way in which texts are cut into words", 
     return gguf_tokenizer(written.read());
   };
   const auto splits = nlohmann::ordered_json::parse(read_text(data_path("tokenizer/splits.json"))).at("cases");
-  for (const auto& [pre, name] : {std::pair{"gpt-4o", "o200k"}, {"tekken", "tekken"}})
+  for (const auto& [pre, name] : {std::pair{"gpt-4o", "o200k"},
+                                  {"llama4", "o200k"},
+                                  {"tekken", "tekken"},
+                                  {"llama-bpe", "llama 3"},
+                                  {"falcon3", "llama 3"},
+                                  {"midm-2.0", "llama 3"},
+                                  {"seed-coder", "seed coder"},
+                                  {"starcoder", "starcoder"},
+                                  {"gpt-2", "gpt 2"},
+                                  {"mellum", "gpt 2"},
+                                  {"granite-docling", "gpt 2"},
+                                  {"deepseek-llm", "deepseek llm"},
+                                  {"deepseek-coder", "deepseek coder"},
+                                  {"deepseek-v3", "deepseek"}})
     CHECK(tokenizer(pre).at("pre_tokenizer") == splits.at(name).at("parts").at("pre_tokenizer"));
+  CHECK(tokenizer("falcon3") == tokenizer("llama-bpe"));
   CHECK(tokenizer("smaug-bpe").at("pre_tokenizer") == tokenizer("llama-bpe").at("pre_tokenizer"));
   CHECK(tokenizer("olmo").at("pre_tokenizer") == tokenizer("gpt-2").at("pre_tokenizer"));
   CHECK(tokenizer("olmo").at("normalizer") == nlohmann::ordered_json{{"type", "NFC"}});

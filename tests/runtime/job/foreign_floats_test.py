@@ -86,7 +86,7 @@ class SmallFloats(Case):
         for name, words in ((MXFP4, ["MXFP4, 4 bits in groups of 32: 14 matrices", "4.25 bits a number"]),
                             (NVFP4, ["NVFP4, computed with as floats: 7 matrices", "bits a number"]),
                             (MODELOPT, ["NVFP4", "7 matrices"]), (FP4, ["bitsandbytes", "6 matrices"]),
-                            (INT8, ["bitsandbytes, levels in whole rows"])):
+                            (INT8, ["bitsandbytes, 8 bits in whole rows"])):
             done = self.weft.run("inspect", self.golden / name)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:

@@ -17,11 +17,12 @@ from foreign import DATA, LLAMA_Q, OPT_Q, REQUESTS, USAGE, Case, File, cut, main
 from weft_process import read_lines  # noqa: E402
 
 GPTQ, AWQ, CT, CT_BYTES = "opt-gptq-asym-f16", "qwen2-awq-f16", "llama-ct-asym-f16", "qwen2-ct-asym-bytes-bf16"
+GPTQ_8, CT_8, GPTQ_96 = "llama-gptq-8-f16", "qwen2-ct-8-asym-f16", "llama-gptq-96-f16"
 
 
 class Uses(Case):
     def test_placements_and_copies_give_the_same_answers(self):
-        for name in (GPTQ, AWQ, CT):
+        for name in (GPTQ, AWQ, CT, GPTQ_8, CT_8, GPTQ_96):
             with self.subTest(name=name):
                 model, packed = self.golden / name, self.folder / f"packed-{name}"
                 done = self.weft.run("convert", "--model", model, "--output", packed)
@@ -50,7 +51,8 @@ class Uses(Case):
 
     def test_inspect_says_how(self):
         for name, words in ((GPTQ, ["GPTQ", "groups of 64", "12 matrices", "bits a number"]), (AWQ, ["AWQ", "groups of 32"]),
-                            (CT, ["compressed-tensors", "13 matrices", "2 matrices and tables are not"])):
+                            (CT, ["compressed-tensors", "13 matrices", "2 matrices and tables are not"]),
+                            (GPTQ_8, ["GPTQ", "8 bits in groups of 32"]), (GPTQ_96, ["4 bits in groups of 96"])):
             done = self.weft.run("inspect", self.golden / name)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:
@@ -63,13 +65,15 @@ class Uses(Case):
 class BadFiles(Case):
     def test_tensors_that_are_missing_or_of_another_shape(self):
         for name, stem, parts in ((GPTQ, OPT_Q, ("scales", "qzeros")), (AWQ, LLAMA_Q, ("scales", "qzeros")),
-                                  (CT, LLAMA_Q, ("weight_scale", "weight_zero_point", "weight_shape"))):
+                                  (CT, LLAMA_Q, ("weight_scale", "weight_zero_point", "weight_shape")),
+                                  (GPTQ_8, LLAMA_Q, ("scales", "qzeros")), (CT_8, LLAMA_Q, ("weight_scale", "weight_zero_point"))):
             for part in parts:
                 self.bad(name, without(f"{stem}.{part}"), [f"{stem}.{part}", "is missing"])
         self.bad(GPTQ, without(f"{OPT_Q}.qweight"), [f"{OPT_Q}.weight", "is missing"])
         for name, tensor in ((GPTQ, f"{OPT_Q}.scales"), (GPTQ, f"{OPT_Q}.qzeros"), (GPTQ, f"{OPT_Q}.qweight"), (GPTQ, f"{OPT_Q}.g_idx"),
                              (AWQ, f"{LLAMA_Q}.scales"), (AWQ, f"{LLAMA_Q}.qweight"), (CT, f"{LLAMA_Q}.weight_scale"),
-                             (CT, f"{LLAMA_Q}.weight_packed"), (CT, f"{LLAMA_Q}.weight_zero_point")):
+                             (CT, f"{LLAMA_Q}.weight_packed"), (CT, f"{LLAMA_Q}.weight_zero_point"), (GPTQ_8, f"{LLAMA_Q}.qweight"),
+                             (GPTQ_8, f"{LLAMA_Q}.qzeros"), (CT_8, f"{LLAMA_Q}.weight_packed"), (GPTQ_96, f"{LLAMA_Q}.scales")):
             self.bad(name, cut(tensor, 0), [f"'{tensor}' is [", "wanted ["])
         self.bad(GPTQ, typed(f"{OPT_Q}.qweight", "F32"), ["qweight", "stored as F32, wanted I32"])
         self.bad(CT, typed(f"{LLAMA_Q}.weight_packed", "F32"), ["weight_packed", "stored as F32, wanted I32"])
@@ -81,6 +85,8 @@ class BadFiles(Case):
         self.bad(CT, put(f"{LLAMA_Q}.weight_scale", 2 * 5, infinity), [f"{LLAMA_Q}.weight_scale", "row 5, group 0", "not finite"])
         self.bad(GPTQ, put(f"{OPT_Q}.scales", 0, b"\xff\x7b"), [f"{OPT_Q}.weight", "row 0", "too large for float16"])
         self.bad(GPTQ, put(f"{OPT_Q}.qzeros", 4, b"\xff"), ["qzeros", "row 8, group 0", "out of range", "gptq_v2"])
+        self.bad(GPTQ_8, put(f"{LLAMA_Q}.qzeros", 6, b"\xff"), ["qzeros", "row 6, group 0", "out of range: 255", "gptq_v2"])
+        self.bad(GPTQ_96, put(f"{LLAMA_Q}.scales", 2 * 5, infinity), [f"{LLAMA_Q}.scales", "row 5, group 0", "not finite"])
         stem = f"{LLAMA_Q}.weight_zero_point"
         self.bad(CT_BYTES, put(stem, 3, b"\x08"), [stem, "row 3, group 0", "out of range: 8, wanted -8 to 7"])
         self.bad(CT_BYTES, put(stem, 0, b"\x80"), [stem, "row 0, group 0", "out of range: -128"])
@@ -122,11 +128,19 @@ class BadFiles(Case):
         (model / "config.json").write_text(json.dumps(config))
         self.refused(DATA, model, ["qweight' is quantised", "no quantization_config"])
 
-    def test_another_group_than_the_file_has(self):
-        for name in (GPTQ, AWQ):
+    def test_other_bits_than_the_file_has(self):
+        for name, bits in ((GPTQ, 8), (GPTQ_8, 4)):
             model = self.copy(name)
             config = json.loads((model / "config.json").read_text())
-            config["quantization_config"]["group_size"] = 128 if name == GPTQ else 64
+            config["quantization_config"]["bits"] = bits
+            (model / "config.json").write_text(json.dumps(config))
+            self.refused(DATA, model, ["qweight' is [", "wanted ["])
+
+    def test_another_group_than_the_file_has(self):
+        for name, group in ((GPTQ, 128), (AWQ, 64), (GPTQ_96, 32), (GPTQ_96, 192)):
+            model = self.copy(name)
+            config = json.loads((model / "config.json").read_text())
+            config["quantization_config"]["group_size"] = group
             (model / "config.json").write_text(json.dumps(config))
             self.refused(DATA, model, ["scales", "wanted ["])
 

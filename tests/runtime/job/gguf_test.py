@@ -61,6 +61,20 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.answers(packed)[0], own)
 
+    def test_blocks_of_256_numbers_answer_as_their_numbers_do(self):
+        model = GGUF / "llama-256.gguf"
+        wanted, _ = self.answers(GGUF / "llama-256", "--dtype", "float32")
+        exact, _ = self.answers(model, "--dtype", "float32", "--weight-dtype", "float32", *PLACEMENT)
+        self.assertEqual(exact, wanted)
+        own, log = self.answers(model)
+        for line in ("IQ4_XS keeps its levels, with scales and minima rounded to float16", "Q2_K is quantised anew to int8 in groups of 32",
+                     "Q3_K is unpacked to float16, which rounds its numbers"):  # the embedding is
+            self.assertIn(f"llama-256.gguf: {line}\n", log)
+        self.assertEqual(self.answers(model, *PLACEMENT)[0], own)  # on the disk
+        packed = self.folder / "packed"
+        self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
+        self.assertEqual(self.answers(packed, *PLACEMENT)[0], own)
+
     def test_arithmetic_is_chosen_for_what_the_file_holds(self):
         wanted, _ = self.answers(GGUF / "llama-mixed", "--dtype", "float32")
         exact, _ = self.answers(GGUF / "llama-mixed.gguf", "--dtype", "float32", "--weight-arithmetic", "exact", "--report",

@@ -76,8 +76,60 @@ TEST_CASE("GGUF's blocks mean the numbers that gguf reads out of them", "[runtim
           CHECK(std::abs(static_cast<float>(f16(scale)) - scale) <= std::max(std::abs(scale) / 2048, 0x1p-25f));
       }
     }
-  CHECK(formats == 10);
-  CHECK(block_format_names() == "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4");
+  CHECK(formats == 15);
+  CHECK(block_format_names() ==
+        "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, "
+        "TQ2_0, IQ4_NL, IQ4_XS, MXFP4");
+}
+
+namespace {
+
+/// The numbers that Weft's memory has for those of a matrix in groups of 32: its levels, or if its groups are smaller
+/// others of 8 bits.
+std::vector<float> kept_of(const StoredMatrix& matrix, const std::vector<float>& numbers) {
+  const bool own = matrix.form().group == 32;
+  const QuantisedLayout layout{own ? matrix.form().type : DType::i8, 32, matrix.rows(), matrix.cols(),
+                               matrix.form().table};
+  std::vector<std::byte> tile(static_cast<std::size_t>(layout.bytes()));
+  if (own) {
+    StoredLevels stored;
+    matrix.read_levels(0, matrix.rows(), stored);
+    std::vector<GroupScale> scales;
+    for (std::size_t i = 0; i < stored.scales.size(); ++i)
+      scales.push_back(kernels::rounded_scale(stored.scales[i], stored.minima[i]).value());
+    kernels::pack_tile(layout, {stored.levels.data(), scales.data()}, matrix.rows(), tile.data());
+  } else {
+    const ConstView given(numbers.data(), DType::f32, matrix.rows(), matrix.cols());
+    REQUIRE(kernels::quantise_tile(layout, given, tile.data()) == -1);
+  }
+  std::vector<float> kept(numbers.size());
+  for (std::int64_t row = 0; row < matrix.rows(); ++row)
+    kernels::dequantise_row(layout, tile.data(), row, kept.data() + row * matrix.cols());
+  return kept;
+}
+
+}  // namespace
+
+TEST_CASE("what memory has of GGUF's blocks is as near to their numbers as the documentation says", "[runtime][gguf]") {
+  const Checkpoint checkpoint = Checkpoint::open(data_path("gguf/blocks.gguf"));
+  for (const auto& list : {formats_of_32(), formats_of_256(), formats_with_tables()})
+    for (const BlockFormat& format : list) {
+      CAPTURE(format.name);
+      const std::vector<float> wanted = floats_of(checkpoint, format.name + std::string(".numbers"));
+      const auto matrix = kBlocks.open(checkpoint, {}, format.name, 5, 512);
+      const std::vector<float> kept = kept_of(*matrix, wanted);
+      double worst = 0;  // of the largest number of its group
+      for (std::size_t group = 0; group < wanted.size(); group += 32) {
+        double most = 0, off = 0;
+        for (std::size_t i = group; i < group + 32; ++i) {
+          most = std::max(most, std::abs(double{wanted[i]}));
+          off = std::max(off, std::abs(double{kept[i]} - double{wanted[i]}));
+        }
+        worst = std::max(worst, most > 0 ? off / most : off);
+      }
+      CHECK((worst > 0) == !format.exact);
+      CHECK(worst <= (format.group == 32 ? 1.0 / 1024 : 1.0 / 250));
+    }
 }
 
 TEST_CASE("a GGUF file's scale that is not finite is refused", "[runtime][gguf]") {

@@ -82,6 +82,10 @@ TEST_CASE("a regular expression matches what it says", "[runtime]") {
   CHECK(match("ab|a", "abc") == 2);
   CHECK(match("a*?b", "aab") == 3);
   CHECK(match("a*+a", "aaa") == none);
+  CHECK(match("a+$", "aaa") == 3);
+  CHECK(match("a+$", "aa\na") == 2);
+  CHECK(match("a+$", "aab") == none);
+  CHECK(match("a$\\n", "a\n") == 2);
   CHECK(match("a{2,3}", "aaaa") == 3);
   CHECK(match("a{2,3}?", "aaaa") == 2);
   CHECK(match("a{2}", "a") == none);
@@ -117,7 +121,7 @@ TEST_CASE("no regular expression takes long", "[runtime]") {
   for (const char* pattern : {"(a+)+b", "(a|a)*b", "(a*)*b", "(a|aa)+b", "(.*)*(.*)*(.*)*b", "(?:a?){30}a{30}b"})
     CHECK(match(pattern, text) == std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a", "a$",
+  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a",
                           "[[:alpha:]]", "[b-a]", "\\p{Greek}", "\\x"})
     CHECK_THROWS_WITH(Regex(bad), Contains("the pattern "));
   CHECK_THROWS_AS(Regex("(((a{100}){100}){100})"), UsageError);
