@@ -108,6 +108,8 @@ double error_of_row(const float* got, const std::vector<float>& x, std::int64_t 
       size += std::abs(p);
     }
     const double expected = reference(sum, activation) + static_cast<double>(before);
+    if (activation == Activation::relu_squared)
+      size *= std::max(1.0, 2 * std::abs(sum));  // of others the slope is about 1
     worst = std::max(worst,
                      std::abs(static_cast<double>(got[n]) - expected) / (size + std::abs(static_cast<double>(before))));
     if (std::isnan(got[n])) return std::numeric_limits<double>::infinity();
