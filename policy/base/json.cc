@@ -135,7 +135,8 @@ class Builder {
   bool number_integer(std::int64_t value) { return put(value); }
   bool number_unsigned(std::uint64_t value) { return put(value); }
   bool number_float(double value, const std::string& token) {
-    if (token.find_first_of(".eE") == std::string::npos) fail("an integer does not fit 64 bits");
+    if (!limits_.large_integers && token.find_first_of(".eE") == std::string::npos)
+      fail("an integer does not fit 64 bits");
     if (!std::isfinite(value)) fail("a number is too large");
     return put(value);
   }
@@ -261,7 +262,9 @@ void refuse(Blame blame, const std::string& message) {
 json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits) {
   std::string_view rest = text;
   if (limits.byte_order_mark && rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
-  return Builder([&rest] { return std::exchange(rest, {}); }, where, blame, {.depth = limits.depth}, false).build();
+  JsonLimits others = limits;
+  others.byte_order_mark = false;
+  return Builder([&rest] { return std::exchange(rest, {}); }, where, blame, others, false).build();
 }
 
 json skim_json(const TextPieces& pieces, const std::string& where, Blame blame, const JsonLimits& limits) {

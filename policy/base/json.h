@@ -33,6 +33,7 @@ class FieldError : public UsageError {
 struct JsonLimits {
   int depth = 64;
   bool byte_order_mark = false;  ///< accept one at the start
+  bool large_integers = false;   ///< integers that do not fit 64 bits become floating-point numbers
 };
 
 /// The value that `text` holds. Refuses invalid UTF-8, NUL, comments, trailing text, duplicate keys (after unescaping),

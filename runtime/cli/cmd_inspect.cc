@@ -222,7 +222,8 @@ int inspect(InspectFlags flags) {
     if (!flags.disk_directory.empty()) show_packed(flags);
     return 0;
   }
-  const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
+  const auto json =
+      policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32, .large_integers = true});
   if (json.is_object() && json.contains("model_type")) {
     const policy::ModelSpec spec = read_model_spec(path);
     print_shape(spec);

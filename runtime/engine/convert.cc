@@ -160,7 +160,7 @@ unsigned mode_of(const fs::path& path) {
 void write_small_files(const ModelTexts& from, const fs::path& to, DType type, bool untied,
                        const policy::Quantisation& quantisation) {
   json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
-                                   policy::Blame::data, {.depth = 32});
+                                   policy::Blame::data, {.depth = 32, .large_integers = true});
   const auto write = [&](const std::string& name, const std::string& text) {
     fs::create_directories((to / name).parent_path());
     write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});

@@ -27,6 +27,8 @@ std::string failure_line(const Recipient& to) {
       to.endpoint == Endpoint::native ? Dialect::native : Dialect::openai);
 }
 
+SpecialTokens special_of(bool shown) { return shown ? SpecialTokens::shown : SpecialTokens::skipped; }
+
 void keep_likeliest(ChoiceLogprobs& logprobs, std::int32_t count) {
   for (auto& top : logprobs.top)
     if (std::ssize(top) > count) top.resize(static_cast<std::size_t>(count));
@@ -90,7 +92,8 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
     sequence.prompt_tail = std::ssize(request.continuation);
     prompt.insert(prompt.end(), request.continuation.begin(), request.continuation.end());
   }
-  if (!request.stop_strings.empty()) sequence.stop_search.emplace(*source_.tokenizer, prompt, request.stop_strings);
+  if (!request.stop_strings.empty())
+    sequence.stop_search.emplace(*source_.tokenizer, prompt, request.stop_strings, special_of(request.show_special));
   sequence.stop_ids = request.stop_ids;
   const std::vector<std::int32_t>& eos = source_.spec.eos;
   if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
@@ -106,7 +109,7 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   sequence.alternatives = std::max(request.logprobs, request.prompt_logprobs);
   sequence.prompt_logprobs = request.prompt_logprobs;
   sequence.answer_logprobs = request.logprobs;
-  sequence.hides_first = request.prompt_text && source_.tokenizer->first_token() == prompt.front();
+  sequence.hides_first = request.first_added;
   if (request.echo)
     sequence.echo = request.prompt_text ? *request.prompt_text : source_.tokenizer->decode_shown(prompt);
   return sequence;
@@ -231,12 +234,15 @@ Choice Answers::choice_of(Sequence& sequence) const {
   const bool without_last = sequence.ended_by_token && !sequence.include_stop;
   const std::span<const std::int32_t> all(sequence.tokens.data(), sequence.tokens.size() - (without_last ? 1 : 0));
   const auto prompt = all.first(static_cast<std::size_t>(sequence.whole_prompt())), answer = all.subspan(prompt.size());
-  const SpecialTokens special = sequence.show_special ? SpecialTokens::shown : SpecialTokens::skipped;
   choice.shows_special = sequence.show_special;
+  const SpecialTokens special = special_of(sequence.show_special);
   choice.text = sequence.stop_search && sequence.stop_search->found()
-                    ? sequence.stop_search->text_before(prompt, answer, special, sequence.include_stop)
+                    ? sequence.stop_search->text_before(prompt, answer, sequence.include_stop)
                     : source_.tokenizer->decode_after(prompt, answer, special);
   std::tie(choice.reasoning, choice.text) = split_reasoning(sequence.reasoning, std::move(choice.text));
+  IncrementalDecoder after(*source_.tokenizer, special);
+  after.follow(prompt);
+  choice.follows_text = after.begun();
   choice.echoes = sequence.echo.has_value();
   choice.hides_first = sequence.hides_first;
   if (choice.echoes) choice.text.insert(0, *sequence.echo);

@@ -163,8 +163,7 @@ void InFlight::begin_again(Sequence& sequence) const {
   sequence.greedy.clear();
   sequence.token_logprobs = {};
   if (sequence.matcher) sequence.matcher->restart();
-  if (sequence.stop_search)
-    sequence.stop_search = StopSearch(*session_.source().tokenizer, sequence.tokens, sequence.stop_search->stops());
+  if (sequence.stop_search) sequence.stop_search->restart();
 }
 
 bool InFlight::due() { return interval_ && Clock::now() >= next_; }

@@ -38,7 +38,8 @@ std::uint64_t seed_from(const std::string& text) {
 }
 
 nlohmann::json read_json(const ModelTexts& texts, const char* name) {
-  return policy::parse_json(texts.read(name, kLargestConfig), texts.where(name), policy::Blame::data, {.depth = 32});
+  return policy::parse_json(texts.read(name, kLargestConfig), texts.where(name), policy::Blame::data,
+                            {.depth = 32, .large_integers = true});
 }
 
 /// Takes what ModelOpt says in a file of its own, if config.json does not say how the weights are quantised.

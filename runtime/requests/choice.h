@@ -31,6 +31,7 @@ struct Choice {
   std::optional<ChoiceLogprobs> logprobs = {};
   std::vector<std::int32_t> prompt = {};      ///< the prompt's tokens, if their log-probabilities are reported
   ChoiceLogprobs prompt_logprobs = {};        ///< those of all but the first of these
+  bool follows_text = true;                   ///< the prompt has a text, so a first space of the answer's stays
   bool echoes = false;                        ///< the text begins with the prompt's
   bool hides_first = false;                   ///< the prompt's first token is no part of its text
   std::optional<std::string> reasoning = {};  ///< text that is no part of the answer

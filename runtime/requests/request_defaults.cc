@@ -82,8 +82,8 @@ RequestDefaults suggested_by(const ModelTexts& files) {
   constexpr const char* kFile = "generation_config.json";
   RequestDefaults all;
   if (!files.has(kFile)) return all;
-  const nlohmann::json json =
-      as_meant(policy::parse_json(files.read(kFile, kLargestConfig), files.where(kFile), policy::Blame::data));
+  const nlohmann::json json = as_meant(policy::parse_json(files.read(kFile, kLargestConfig), files.where(kFile),
+                                                          policy::Blame::data, {.large_integers = true}));
   policy::Fields fields(json, files.where(kFile), policy::Blame::data);
   const auto number = [&](const char* key, std::optional<double>& value, double low, double high) {
     if (fields.has(key)) value = fields.number(key, low, high);

@@ -23,7 +23,7 @@ class Reader {
     read_id(default_id);
     if (fields_.has(kMetadata)) request_.metadata = metadata_of(line_);
     read_prompt();
-    if (rules_.kind == RequestKind::generate) cut_prompt(fields_, add_first_ && request_.prompt_text, rules_, request_);
+    if (rules_.kind == RequestKind::generate) cut_prompt(fields_, rules_, request_);
     if (rules_.kind == RequestKind::score) read_continuation();
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     if (rules_.kind == RequestKind::score) {
@@ -57,6 +57,7 @@ class Reader {
     }
     request_.prompt_text = text("prompt", "prompt_ids");
     add_first_ = fields_.boolean("add_special_tokens", true);
+    request_.first_added = request_.prompt_text && add_first_ && rules_.tokenizer->first_token();
     request_.prompt = request_.prompt_text ? rules_.tokenizer->encode(*request_.prompt_text, add_first_)
                                            : token_ids(fields_, "prompt_ids", rules_.model.vocab);
   }

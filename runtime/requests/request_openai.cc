@@ -59,7 +59,7 @@ class Body {
   void read() {
     read_model();
     request_.prompt = chat_ ? conversation() : prompt();
-    cut_prompt(fields_, request_.prompt_text && fields_.boolean("add_special_tokens", true), rules_, request_);
+    cut_prompt(fields_, rules_, request_);
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     read_length(room);
     read_sampling();
@@ -111,6 +111,7 @@ class Body {
     const bool add_first = fields_.boolean("add_special_tokens", true);
     if (value.is_string()) {
       request_.prompt_text = value.get<std::string>();
+      request_.first_added = add_first && rules_.tokenizer->first_token();
       return rules_.tokenizer->encode(*request_.prompt_text, add_first);
     }
     const auto is_prompt = [](const json& each) { return each.is_string() || each.is_array(); };

@@ -150,7 +150,7 @@ void read_form(Fields& fields, std::string_view text, const char* within, const 
   }
 }
 
-void cut_prompt(Fields& fields, bool keeps_first, const RequestRules& rules, Request& request) {
+void cut_prompt(Fields& fields, const RequestRules& rules, Request& request) {
   const char* const key = "truncate_prompt_tokens";
   if (!fields.has(key)) return;
   std::int64_t most = fields.integer(key, -1, kMostTokens);
@@ -162,8 +162,8 @@ void cut_prompt(Fields& fields, bool keeps_first, const RequestRules& rules, Req
   }
   std::vector<std::int32_t>& prompt = request.prompt;
   if (std::ssize(prompt) <= most) return;
-  keeps_first = keeps_first && rules.tokenizer->first_token() == prompt.front();
-  prompt.erase(prompt.begin() + (keeps_first ? 1 : 0), prompt.end() - (most - (keeps_first ? 1 : 0)));
+  const int kept = request.first_added ? 1 : 0;
+  prompt.erase(prompt.begin() + kept, prompt.end() - (most - kept));
 }
 
 }  // namespace weft::runtime

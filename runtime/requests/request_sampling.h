@@ -32,7 +32,7 @@ void read_form(policy::Fields& fields, std::string_view text, const char* within
                const std::string& where, Request& request);
 
 /// Reads truncate_prompt_tokens and cuts the prompt to its last tokens. A first token that the tokenizer has put in
-/// front of a text, `keeps_first`, stays and counts. Throws FieldError.
-void cut_prompt(policy::Fields& fields, bool keeps_first, const RequestRules& rules, Request& request);
+/// front of a text stays and counts. Throws FieldError.
+void cut_prompt(policy::Fields& fields, const RequestRules& rules, Request& request);
 
 }  // namespace weft::runtime

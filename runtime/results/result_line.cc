@@ -1,7 +1,9 @@
 #include "runtime/results/result_line.h"
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -167,25 +169,52 @@ std::size_t characters_in(std::string_view text) {
   return count;
 }
 
+/// The places of tokens in a text that grows by them, in characters. A token has the place of the first character that
+/// is not whole without it.
+class TextOffsets {
+ public:
+  explicit TextOffsets(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+
+  /// Begins the text of other tokens. With `follows`, a first space of theirs stays.
+  void begin(SpecialTokens special, bool follows) {
+    if (!tokenizer_) return;
+    if (decoder_) text_ += characters_in(decoder_->finish());
+    decoder_.emplace(*tokenizer_, special);
+    if (follows) decoder_->follow_text();
+    here_ = text_;
+  }
+  std::size_t here() const { return here_; }
+  void pass(std::int32_t token) {
+    if (!decoder_) return;
+    text_ += characters_in(decoder_->push(token));
+    here_ = std::max(here_, text_ + characters_in(decoder_->pending()));
+  }
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::optional<IncrementalDecoder> decoder_;
+  std::size_t text_ = 0, here_ = 0;  // characters that have come out, and those with what the decoder holds back
+};
+
 /// Puts the lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest tokens
 /// there. If the text begins with the prompt's, so do the lists; the prompt's first token has no log-probability.
 void put_completion_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
   ordered_json tokens = ordered_json::array(), offsets = tokens, chosen = tokens;
-  std::size_t offset = 0;
-  const auto add = [&](std::int32_t token, ordered_json logprob, bool with_special) {
-    const std::string text = text_of(token, tokenizer);
-    tokens.push_back(text);
+  TextOffsets place(tokenizer);
+  const auto add = [&](std::int32_t token, ordered_json logprob, bool in_text) {
+    tokens.push_back(text_of(token, tokenizer));
     chosen.push_back(std::move(logprob));
-    offsets.push_back(offset);
-    if (!with_special && tokenizer && tokenizer->piece(token).empty()) return;  // no part of the text
-    offset += characters_in(text);
+    offsets.push_back(place.here());
+    if (in_text) place.pass(token);
   };
   const std::size_t prompt = choice.echoes ? choice.prompt.size() : 0;
+  place.begin(SpecialTokens::shown, false);
   for (std::size_t i = 0; i < prompt; ++i)
     add(choice.prompt[i], i == 0 ? ordered_json() : ordered_json(double(choice.prompt_logprobs.chosen[i - 1])),
         i > 0 || !choice.hides_first);
+  place.begin(choice.shows_special ? SpecialTokens::shown : SpecialTokens::skipped, choice.follows_text);
   for (std::size_t i = 0; i < choice.tokens.size(); ++i)
-    add(choice.tokens[i], double(choice.logprobs->chosen[i]), choice.shows_special);
+    add(choice.tokens[i], double(choice.logprobs->chosen[i]), true);
   line.put("{\"text_offset\":");
   line.put_json(offsets);
   line.put(",\"token_logprobs\":");

@@ -8,6 +8,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/sha256.h"
 #include "runtime/text/named_templates.h"
+#include "runtime/text/tokenizer_config.h"
 #include "runtime/text/tokenizer_files.h"
 
 namespace weft::runtime {
@@ -47,6 +48,8 @@ ordered_json tokens_of(const ModelTexts& files) {
   ordered_json tokens = ordered_json::object();
   add_tokens(read_config_object(files, "tokenizer_config.json"), tokens);
   add_tokens(read_config_object(files, "special_tokens_map.json"), tokens);
+  if (files.has("tokenizer.model") && !files.has("tokenizer.json") && !files.has("vocab.json"))
+    for (const auto& [role, text] : default_tokens(files)) tokens[role] = text;
   return tokens;
 }
 

@@ -5,16 +5,26 @@
 
 namespace weft::runtime {
 
-StopSearch::StopSearch(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, std::vector<std::string> stops)
-    : tokenizer_(&tokenizer), decoder_(tokenizer, SpecialTokens::shown), stops_(std::move(stops)) {
-  decoder_.follow(prompt);
+StopSearch::StopSearch(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, std::vector<std::string> stops,
+                       SpecialTokens special)
+    : tokenizer_(&tokenizer), special_(special), start_(tokenizer, SpecialTokens::shown, special), decoder_(start_),
+      stops_(std::move(stops)) {
+  start_.follow(prompt);
+  restart();
+}
+
+void StopSearch::restart() {
+  decoder_ = start_;
+  text_.clear();
+  seen_ = 0;
+  at_ = std::string::npos;
 }
 
 bool StopSearch::push(std::int32_t id, bool look) {
-  const std::size_t before = text_.size();
   text_ += decoder_.push(id);
-  if (!look) return false;
   const std::string pending = decoder_.pending();
+  const std::size_t before = std::exchange(seen_, text_.size() + pending.size());
+  if (!look) return false;
   const std::string& searched = pending.empty() ? text_ : text_ + pending;
   for (const std::string& stop : stops_) {
     const std::size_t from = before >= stop.size() ? before - stop.size() + 1 : 0;  // a new match ends in new text
@@ -24,8 +34,8 @@ bool StopSearch::push(std::int32_t id, bool look) {
 }
 
 std::string StopSearch::text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids,
-                                    SpecialTokens special, bool with_stop) const {
-  IncrementalDecoder shown(*tokenizer_, SpecialTokens::shown), wanted(*tokenizer_, special);
+                                    bool with_stop) const {
+  IncrementalDecoder shown(*tokenizer_, SpecialTokens::shown, special_), wanted(*tokenizer_, special_);
   shown.follow(prompt);
   wanted.follow(prompt);
   std::string text;
@@ -39,12 +49,13 @@ std::string StopSearch::text_before(std::span<const std::int32_t> prompt, std::s
   for (const std::int32_t id : ids) {
     text += wanted.push(id);
     const std::size_t bytes = shown.push(id).size();
-    const std::size_t of_special = tokenizer_->piece(id).empty() ? tokenizer_->shown_piece(id).size() : 0;
+    const std::size_t of_special =
+        tokenizer_->piece(id).empty() ? std::min(tokenizer_->shown_piece(id).size(), bytes) : 0;
     advance(bytes - of_special, true);
-    advance(of_special, special == SpecialTokens::shown);
+    advance(of_special, special_ == SpecialTokens::shown);
   }
-  text += wanted.pending();
-  advance(shown.pending().size(), true);
+  text += wanted.finish();
+  advance(shown.finish().size(), true);
   text.resize(text.size() - std::min(after, text.size()));
   return text;
 }

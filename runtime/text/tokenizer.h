@@ -137,9 +137,15 @@ class Tokenizer {
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::skipped)
-      : tokenizer_(&tokenizer), special_(special) {}
+      : IncrementalDecoder(tokenizer, special, special) {}
+  /// `beginning`: whether special tokens count as text, after which a first space stays.
+  IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special, SpecialTokens beginning)
+      : tokenizer_(&tokenizer), special_(special), beginning_(beginning) {}
   /// Begins the text of an answer to this prompt. The prompt's own text is dropped.
   void follow(std::span<const std::int32_t> prompt);
+  /// The same for a prompt that has a text.
+  void follow_text() { begun_ = true; }
+  bool begun() const { return begun_; }  ///< whether there is a text, after which a first space stays
   std::string push(std::int32_t id);
   /// The text that byte tokens in a row make if no other follows; empty unless it is valid. The next push may take it
   /// back.
@@ -147,12 +153,12 @@ class IncrementalDecoder {
   std::string finish();  ///< the rest; U+FFFD for an incomplete character
 
  private:
-  std::string_view piece(std::int32_t id) const;
+  std::string_view piece(std::int32_t id, SpecialTokens special) const;
   std::string take_bytes();
   std::string without_first_space(std::string text) const;
 
   const Tokenizer* tokenizer_;
-  SpecialTokens special_;
+  SpecialTokens special_, beginning_;
   Utf8Stream stream_;
   std::string bytes_;   // from byte tokens in a row
   bool begun_ = false;  // some text has come out

@@ -220,7 +220,8 @@ class ConfigReader {
 json read_config_object(const ModelTexts& files, const char* name) {
   if (!files.has(name)) return json::object();
   const std::string where = files.where(name);
-  json object = policy::parse_json(files.read(name, kMostConfigBytes), where, policy::Blame::data);
+  json object =
+      policy::parse_json(files.read(name, kMostConfigBytes), where, policy::Blame::data, {.large_integers = true});
   const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
   return object;
 }

@@ -25,6 +25,9 @@ SentenceClass sentence_class(const ModelTexts& files);
 
 /// The texts that added_tokens_decoder, or else added_tokens.json, gives to ids.
 std::map<std::int64_t, std::string> piece_names(const ModelTexts& files);
+/// The texts of the tokens that the files next to a tokenizer.model do not mention, by role: those of the class or of
+/// the model itself.
+std::map<std::string, std::string> default_tokens(const ModelTexts& files);
 /// The text of a token by its role, such as unk_token; nothing if the files name none.
 std::optional<std::string> config_token(const ModelTexts& files, const char* role);
 

@@ -55,16 +55,17 @@ std::string_view Tokenizer::first_piece(std::int32_t id) const {
   return first_pieces_[id];
 }
 
-std::string_view IncrementalDecoder::piece(std::int32_t id) const {
-  return special_ == SpecialTokens::shown ? tokenizer_->shown_piece(id) : tokenizer_->piece(id);
+std::string_view IncrementalDecoder::piece(std::int32_t id, SpecialTokens special) const {
+  return special == SpecialTokens::shown ? tokenizer_->shown_piece(id) : tokenizer_->piece(id);
 }
 
 void IncrementalDecoder::follow(std::span<const std::int32_t> prompt) {
-  begun_ = std::any_of(prompt.begin(), prompt.end(), [this](std::int32_t id) { return !piece(id).empty(); });
+  begun_ =
+      std::any_of(prompt.begin(), prompt.end(), [this](std::int32_t id) { return !piece(id, beginning_).empty(); });
 }
 
 std::string IncrementalDecoder::push(std::int32_t id) {
-  const std::string_view bytes = piece(id);
+  const std::string_view bytes = piece(id, special_);
   if (tokenizer_->names() == Names::bytes) return stream_.push(bytes);
   if (tokenizer_->is_byte(id)) {
     bytes_ += bytes;
@@ -72,7 +73,11 @@ std::string IncrementalDecoder::push(std::int32_t id) {
   }
   if (bytes.empty()) return {};
   const bool loses_marks = !begun_ && tokenizer_->decoding_begin() == Decoding::Begin::loses_marks;
-  std::string text = without_first_space(take_bytes() + std::string(loses_marks ? tokenizer_->first_piece(id) : bytes));
+  std::string text = take_bytes();
+  const bool begins = !text.empty() || !piece(id, beginning_).empty();
+  text += loses_marks ? tokenizer_->first_piece(id) : bytes;
+  if (!begins) return text;
+  text = without_first_space(std::move(text));
   begun_ = true;
   return text;
 }

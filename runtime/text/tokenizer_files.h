@@ -122,7 +122,8 @@ std::vector<SplitStep> split_steps(const std::vector<const nlohmann::json*>& com
 std::string replacement_of(policy::Fields& fields, const std::string& where);
 SplitStep::Prefix scheme_of(policy::Fields& fields);
 
-/// The object in a JSON file of at most 16 MiB; empty if there is no such file. Throws DataError.
+/// The object in a JSON file of at most 16 MiB; empty if there is no such file. Integers beyond 64 bits, such as
+/// transformers' model_max_length for no limit, are read as floating-point numbers. Throws DataError.
 nlohmann::json read_config_object(const ModelTexts& files, const char* name);
 /// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is present, as transformers
 /// does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens of the

@@ -48,6 +48,23 @@ std::string text_of(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// The text of a role that no file names. `model` is looked at with SentenceClass::any alone.
+std::string default_of(SentenceClass kind, const PieceModel& model, const std::string& key) {
+  if (kind == SentenceClass::any) {
+    if (key == "bos_token" && model.begin_id >= 0) return model.begin;
+    if (key == "eos_token" && model.end_id >= 0) return model.end;
+    if (key == "unk_token" && model.unknown_id >= 0) return model.unknown;
+    return {};
+  }
+  const bool gemma = kind == SentenceClass::gemma;
+  if (key == "bos_token") return gemma ? "<bos>" : "<s>";
+  if (key == "eos_token") return gemma ? "<eos>" : "</s>";
+  if (key == "unk_token") return "<unk>";
+  if (key == "pad_token" && gemma) return "<pad>";
+  if (key == "mask_token" && gemma) return "<mask>";
+  return {};
+}
+
 class TokenReader {
  public:
   TokenReader(const ModelTexts& files, SentenceClass kind, const PieceModel& model,
@@ -84,23 +101,6 @@ class TokenReader {
     return {nullptr, kTokenizerConfig};
   }
 
-  /// The text of a role that no file names.
-  std::string default_of(const std::string& key) const {
-    if (kind_ == SentenceClass::any) {
-      if (key == "bos_token" && model_.begin_id >= 0) return model_.begin;
-      if (key == "eos_token" && model_.end_id >= 0) return model_.end;
-      if (key == "unk_token" && model_.unknown_id >= 0) return model_.unknown;
-      return {};
-    }
-    const bool gemma = kind_ == SentenceClass::gemma;
-    if (key == "bos_token") return gemma ? "<bos>" : "<s>";
-    if (key == "eos_token") return gemma ? "<eos>" : "</s>";
-    if (key == "unk_token") return "<unk>";
-    if (key == "pad_token" && gemma) return "<pad>";
-    if (key == "mask_token" && gemma) return "<mask>";
-    return {};
-  }
-
   void add_role(const AddedToken& token) {
     if (token.text.empty()) return;
     roles_.push_back(token);
@@ -110,14 +110,14 @@ class TokenReader {
   void read_roles() {
     for (const char* key : kRoles) {
       const auto [value, file] = role(key);
-      if (!value) add_role({.text = default_of(key), .special = true});
+      if (!value) add_role({.text = default_of(kind_, model_, key), .special = true});
       else if (!value->is_null()) {
         add_role(token_from(*value, file == kSpecialTokens, place(file, key)));
         if (value->is_string() || file == kSpecialTokens)
           listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
         if (key == kRoles[0] && !roles_.empty()) begin_ = roles_.back().text;
       }
-      if (!value && key == kRoles[0]) begin_ = default_of(key);
+      if (!value && key == kRoles[0]) begin_ = default_of(kind_, model_, key);
     }
     for (const auto& item : config_.items())
       if (!is_role(item.key()) && item.key().ends_with("_token") &&
@@ -265,6 +265,20 @@ std::map<std::int64_t, std::string> piece_names(const ModelTexts& files) {
         item.key().find_first_not_of("0123456789") == std::string::npos && item.value().is_object())
       names.emplace(std::stoll(item.key()), text_of(item.value(), "content"));
   return names;
+}
+
+std::map<std::string, std::string> default_tokens(const ModelTexts& files) {
+  constexpr const char* kModel = "tokenizer.model";
+  const json config = read_config_object(files, kTokenizerConfig);
+  const json map = config.contains("added_tokens_decoder") ? json::object() : read_config_object(files, kSpecialTokens);
+  const SentenceClass kind = sentence_class(files);
+  PieceModel model;
+  if (kind == SentenceClass::any) model = read_piece_model(files.read(kModel, kLargestTokenizer), files.where(kModel));
+  std::map<std::string, std::string> tokens;
+  for (const char* key : kRoles)
+    if (!config.contains(key) && !map.contains(key))
+      if (const std::string text = default_of(kind, model, key); !text.empty()) tokens.emplace(key, text);
+  return tokens;
 }
 
 std::optional<std::string> config_token(const ModelTexts& files, const char* role) {

@@ -135,6 +135,14 @@ TEST_CASE("parse_json takes one byte order mark where that is allowed", "[policy
   CHECK_THAT(refusal("\xEF\xBB\xBF", limits), Contains("is empty"));
 }
 
+TEST_CASE("parse_json takes integers of any length where that is allowed", "[policy]") {
+  const JsonLimits limits{.large_integers = true};
+  const json read = parse_json("[1000000000000000019884624838656, -9223372036854775809, 7]", "f", Blame::data, limits);
+  CHECK(read == json({1e30, -9223372036854775808.0, 7}));
+  CHECK(read[2].is_number_integer());
+  CHECK_THAT(refusal(std::string(400, '9'), limits), Contains("a number is too large"));
+}
+
 TEST_CASE("the blame decides the type of the error", "[policy]") {
   CHECK_THROWS_AS(parse_json("{", "f", Blame::data), DataError);
   CHECK_THROWS_AS(parse_json("{", "f", Blame::usage), UsageError);

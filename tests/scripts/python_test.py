@@ -107,6 +107,19 @@ class Rows(Case):
             with self.subTest(rows):
                 self.assertEqual([answer["text"] for answer in self.generate(rows, to="list", **options)], [sea, was])
 
+    def test_no_rows_have_no_answers(self):
+        output = self.folder / "none.jsonl"
+        for rows, options in [([], {}), ((row for row in ()), {"prompt_column": "q"}), ([], {"output": output})]:
+            with self.subTest(options):
+                self.assertEqual(list(self.generate(rows, **options)), [])
+                self.assertEqual(self.generate(rows, to="list", **options), [])
+        self.assertFalse(output.exists())
+        self.assertEqual(weft.score([], self.model, to="list"), [])
+
+    def test_integers_that_json_of_the_program_lacks_are_texts(self):
+        (answer,) = self.generate([{"q": "The sea", "n": 2 ** 64, "m": [-2 ** 63 - 1, 2 ** 64 - 1, True]}], prompt_column="q", to="list")
+        self.assertEqual(answer["metadata"], {"n": str(2 ** 64), "m": [str(-2 ** 63 - 1), 2 ** 64 - 1, True]})
+
     def test_values_that_look_like_flags(self):
         self.assertEqual(self.generate(["The sea"], to="list", stop=["---", "-x"])[0]["usage"]["completion_tokens"], 4)
 
@@ -230,6 +243,12 @@ class Tables(Case):
                          [answer["text"] for answer in self.generate(list(frame["q"]), to="list")])
         with self.assertRaisesRegex(ValueError, "there is no column 'prompt' in q, when"):
             self.generate(frame)
+        none = self.generate(frame[:0], prompt_column="q", to="pandas")
+        self.assertEqual((list(none.columns), len(none)), (["q", "when", "answer"], 0))
+        scores = weft.score(pandas.DataFrame({"prompt": [], "continuation": []}), self.model, to="pandas")
+        self.assertEqual(list(scores.columns), ["prompt", "continuation", "answer_logprob"])
+        refused = self.generate(frame, prompt_column="q", to="pandas", fields={"n": 2}, on_bad_request="record")
+        self.assertEqual((refused["answer"].isna().tolist(), refused["answer_error"].notna().tolist()), ([True] * 2, [True] * 2))
         for rows in found, [{"q": "a", "answer_error": 1}]:
             with self.assertRaisesRegex(ValueError, "have a column 'answer"):  # before any work
                 self.generate(rows, prompt_column="q", to="pandas", program="/nowhere")
@@ -243,6 +262,7 @@ class Tables(Case):
         found = self.generate(dataset, prompt_template="{q} {n}", to="dataset")
         self.assertEqual(found.column_names[:3], ["q", "n", "answer"])
         self.assertEqual(found["n"], dataset["n"])
+        self.assertEqual(self.generate(dataset.select([]), prompt_column="q", to="dataset").column_names, ["q", "n", "answer"])
 
 
 TASK = """

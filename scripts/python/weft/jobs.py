@@ -6,6 +6,7 @@ import collections
 import errno
 import fcntl
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -38,6 +39,10 @@ class Answers(Iterator[Dict[str, Any]]):
         self._child: Optional[Child] = None
         self._ended: Optional[int] = None  # the exit code
         self._done = False
+        given = iter(lines)
+        first = next(given, None)
+        if first is None:  # no rows, no answers; the program refuses an input without requests
+            return
         if output is None:
             self._file = tempfile.TemporaryFile(prefix="weft-answers-")  # has no name, so a kill leaves nothing
         else:
@@ -45,7 +50,7 @@ class Answers(Iterator[Dict[str, Any]]):
             self._hold = _whole_bytes(output)
         self._child = Child(command, self._file, _print if progress else log.warning)
         try:
-            for line in lines:
+            for line in itertools.chain((first,), given):
                 if not self._child.write(line):
                     break
             self._child.end_input()
@@ -195,7 +200,10 @@ def _job(kind: str, rows: Any, lines: row_module.Lines, model: Any, output: Any,
         return answers
     with answers:
         ordered = row_module.in_order(list(row_module.each_row(rows)), lines, answers)
-    return ordered if to == "list" else row_module.joined(rows, ordered, to)
+    if to == "list":
+        return ordered
+    columns = row_module.answer_columns(ordered, "answer_logprob" if kind == "score" else "answer")
+    return row_module.joined(rows, columns, to)
 
 
 def _again(rows: Any, to: Optional[str]) -> Any:

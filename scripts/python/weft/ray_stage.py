@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from .jobs import generate
-from .rows import flat, refuse_clash
+from .rows import answer_columns, refuse_clash
 
 
 class RayStage:
@@ -33,8 +33,6 @@ class RayStage:
             return generate(batch, to="pandas", **self._arguments)
         names, length = list(batch), len(next(iter(batch.values()), ()))
         rows = [{name: batch[name][index] for name in names} for index in range(length)]
-        if not rows:
-            return batch
         refuse_clash(names)
         answered = generate(rows, to="list", **self._arguments)
         return {**batch, **_columns(answered)}
@@ -43,10 +41,9 @@ class RayStage:
 def _columns(answers: Any) -> Dict[str, Any]:
     import numpy
 
-    flats = [flat(answer) for answer in answers]
     columns: Dict[str, Any] = {}
-    for name in dict.fromkeys(name for row in flats for name in row):
-        columns[name] = numpy.empty(len(flats), dtype=object)
-        for index, row in enumerate(flats):
-            columns[name][index] = row.get(name)
+    for name, values in answer_columns(answers, "answer").items():
+        columns[name] = numpy.empty(len(values), dtype=object)
+        for index, value in enumerate(values):
+            columns[name][index] = value
     return columns

@@ -39,8 +39,10 @@ def each_row(rows: Any) -> Iterator[Any]:
 
 def plain(value: Any) -> Any:
     """A value as JSON has it: NaN is null, arrays are lists, and what JSON lacks is its text."""
-    if value is None or isinstance(value, (str, bool, int)):
+    if value is None or isinstance(value, (str, bool)):
         return value
+    if isinstance(value, int):
+        return value if -2 ** 63 <= value < 2 ** 64 else str(value)  # the program's JSON has no longer ones
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -161,6 +163,15 @@ def flat(answer: Row) -> Dict[str, Any]:
     return columns
 
 
+def answer_columns(answers: Iterable[Row], main: str) -> Dict[str, List[Any]]:
+    """The answers as columns. `main` is among them even if no row has an answer, or there are no rows."""
+    flats = [flat(answer) for answer in answers]
+    names = list(dict.fromkeys(name for row in flats for name in row))
+    if not {main, "answer_choices"} & set(names):
+        names.insert(0, main)
+    return {name: [row.get(name) for row in flats] for name in names}
+
+
 def _key(value: Any) -> str:
     """An id as the program understands it: 2.0 is 2."""
     value = plain(value)
@@ -199,12 +210,8 @@ def names_of(rows: Any) -> List[str]:
     return list(dict.fromkeys(str(name) for row in rows for name in (["prompt"] if isinstance(row, str) else row)))
 
 
-def joined(rows: Any, answers: List[Dict[str, Any]], to: str) -> Any:
+def joined(rows: Any, columns: Mapping[str, List[Any]], to: str) -> Any:
     """The rows' columns with those of their answers beside them, as a DataFrame or a Dataset."""
-    columns: Dict[str, List[Any]] = {}
-    for index, answer in enumerate(answers):
-        for name, value in flat(answer).items():
-            columns.setdefault(name, [None] * len(answers))[index] = value
     if columns_of(rows) is None:
         inputs = [{"prompt": row} if isinstance(row, str) else dict(row) for row in rows]
         names = list(dict.fromkeys(name for row in inputs for name in row))

@@ -168,6 +168,9 @@ class Prompts(Case):
             self.assertEqual((logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]), (None, None))
             for token, offset in list(zip(logprobs["tokens"], logprobs["text_offset"], strict=True))[1:]:
                 self.assertEqual(choice["text"][offset:offset + len(token)], token)
+        written = {**line, "custom_id": "c", "body": {**line["body"], "prompt": "</s>It was", "add_special_tokens": False}}
+        (choice,) = self.job([written])[0]["response"]["body"]["choices"]
+        self.assertEqual(choice["logprobs"]["text_offset"], [0, 4, 6])  # the first token is of the text here
         self.assertEqual(alone["choices"][0]["text"], "It was a dark night")
         self.assertEqual(longer["choices"][0]["logprobs"]["token_logprobs"][:6], alone["choices"][0]["logprobs"]["token_logprobs"])
 

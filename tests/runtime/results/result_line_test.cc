@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "runtime/base/utf8.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizer.h"
 
@@ -166,6 +167,45 @@ TEST_CASE("logprobs show special tokens by their text, and tell equal texts apar
   CHECK(logprobs.at("tokens").at(0) == name);
   CHECK(logprobs.at("top_logprobs").at(1).size() == 4);
   CHECK(logprobs.at("top_logprobs").at(1).contains("\uFFFD"));
+}
+
+TEST_CASE("text_offset is the place of a token in the text, in characters", "[runtime]") {
+  const runtime::Tokenizer tokenizer = runtime::Tokenizer::load(data_path("tokenizer/llama2"));
+  const std::string odd = "\U0001F9FF", prompt = "It\nwas a night\n",
+                    answer = " " + odd + " b\n\nc";  // odd: four bytes
+  Choice one = choice(prompt + answer, {});
+  one.prompt = tokenizer.encode(prompt, true);
+  one.tokens = tokenizer.encode_after(one.prompt, answer);
+  one.hides_first = one.echoes = true;
+  one.prompt_logprobs.chosen.resize(one.prompt.size() - 1);
+  one.prompt_logprobs.top.resize(one.prompt.size() - 1);
+  one.logprobs = ChoiceLogprobs{.chosen = std::vector<float>(one.tokens.size()), .top = {}};
+  one.logprobs->top.resize(one.tokens.size());
+  const auto offsets = [&] {
+    const std::string line =
+        runtime::result_line({"\"a\"", Endpoint::completions, "m"}, 3, std::vector{one}, &tokenizer);
+    const json choices = json::parse(line).at("response").at("body").at("choices");
+    return choices.at(0).at("logprobs").at("text_offset").get<std::vector<std::size_t>>();
+  };
+  const auto found = offsets();
+  std::vector<std::int32_t> all = one.prompt;
+  all.insert(all.end(), one.tokens.begin(), one.tokens.end());
+  REQUIRE(found.size() == all.size());
+  int whole = 0, parts = 0;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    std::string piece(tokenizer.piece(all[i]));
+    if (i == 1) piece.erase(0, piece.starts_with(' ') ? 1 : 0);  // the text does not begin with a space
+    std::size_t at = 0;
+    for (std::size_t passed = 0; passed < found[i]; ++passed) at += runtime::utf8_at(one.text, at).bytes;
+    CAPTURE(i, piece, found);
+    const bool is_part = !runtime::is_utf8(piece);
+    ++(is_part ? parts : whole);
+    CHECK(one.text.substr(at).starts_with(is_part ? odd : piece));
+  }
+  CHECK(whole > 8);
+  CHECK(parts == 4);
+  one.hides_first = false;
+  CHECK(offsets().at(1) == std::string("<s>").size());
 }
 
 TEST_CASE("refused requests in Weft's own form", "[runtime]") {

@@ -2,6 +2,7 @@
 // published texts of each family (scripts/fixtures/make_chat_golden.py).
 #include "runtime/text/chat_template.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -138,6 +139,26 @@ TEST_CASE("special tokens come from the tokenizer's files", "[runtime]") {
   CHECK(rendered(load(R"({"eos_token":"<e>","pad_token":"<p>"})", source)) == "Hi<e><p>");
   CHECK(rendered(load(R"({"eos_token":{"content":"<o>"}})", source)) == "Hi<o>");
   CHECK(rendered(load("{}", source, R"({"eos_token":"<m>"})")) == "Hi<m>");
+}
+
+TEST_CASE("tokens that no file next to a tokenizer.model names are those of its class or its own", "[runtime]") {
+  const TemporaryFolder folder;
+  const std::string source = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}";
+  write_text(folder / "chat_template.jinja", source);
+  for (const auto& [model, config, wanted] : std::vector<std::array<std::string, 3>>{
+           {"bpe-any", "{}", "<s>Hi</s>"},
+           {"bpe-any", R"({"bos_token":null,"eos_token":"<e>"})", "Hi<e>"},
+           {"gemma", "{}", "<bos>Hi<eos>"},
+           {"bpe", R"({"tokenizer_class":"LlamaTokenizer"})", "<s>Hi</s>"},
+           {"bpe", R"({"tokenizer_class":"GemmaTokenizer"})", "<bos>Hi<eos><pad>"}}) {
+    CAPTURE(model, config);
+    write_text(folder / "tokenizer.model",
+               read_text(data_path("tokenizer/sentencepiece/" + model + "/tokenizer.model")));
+    write_text(folder / "tokenizer_config.json", config);
+    CHECK(rendered(ChatTemplate::load(folder.path())) == wanted);
+  }
+  write_text(folder / "tokenizer.json", "{}");
+  CHECK(rendered(ChatTemplate::load(folder.path())) == "Hi");
 }
 
 TEST_CASE("a template is replaced by the name of one or by a file", "[runtime]") {

@@ -72,6 +72,60 @@ TEST_CASE("a stop string may be a special token, or begin before one", "[runtime
   }
 }
 
+TEST_CASE("half a character before a special token that is a stop string is U+FFFD, as at an end of the sequence",
+          "[runtime]") {
+  for (const char* name : {"llama2", "llama3"}) {
+    CAPTURE(name);
+    const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + std::string(name)));
+    std::int32_t special = 0;
+    while (tokenizer.shown_piece(special) == tokenizer.piece(special)) ++special;
+    const Ids prompt = tokenizer.encode("a", false);
+    Ids ids = tokenizer.encode_after(prompt, " b\xF0\x9F");
+    const std::string plain = tokenizer.decode_after(prompt, ids);
+    REQUIRE(plain.ends_with("\uFFFD"));
+    ids.push_back(special);
+    StopSearch search(tokenizer, prompt, {std::string(tokenizer.shown_piece(special))});
+    for (const std::int32_t id : ids) search.push(id, true);
+    REQUIRE(search.found());
+    CHECK(search.text_before(prompt, ids) == plain);
+  }
+}
+
+TEST_CASE("a space that the answer's text does not have in front ends no answer", "[runtime]") {
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/llama2"));
+  const Ids words = tokenizer.encode("a b", false), first{tokenizer.first_token().value()};
+  REQUIRE(tokenizer.piece(words[0]) == " a");
+  StopSearch hidden(tokenizer, first, {" "});
+  CHECK_FALSE(hidden.push(words[0], true));
+  CHECK(hidden.push(words[1], true));
+  CHECK(hidden.text_before(first, words) == "a");
+  StopSearch shown(tokenizer, first, {" "}, SpecialTokens::shown);
+  CHECK(shown.push(words[0], true));
+  // Nor does one after a special token that the answer begins with.
+  StopSearch after(tokenizer, first, {" "});
+  CHECK_FALSE(after.push(first[0], true));
+  CHECK_FALSE(after.push(words[0], true));
+  CHECK(after.push(words[1], true));
+}
+
+TEST_CASE("a stop string of tokens that may end no answer ends none later", "[runtime]") {
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/llama2"));
+  const Ids prompt = tokenizer.encode("a", false);
+  const auto byte = [&](char c) {  // held back until it is known what they make
+    for (std::int32_t id = 0; id < 300; ++id)
+      if (tokenizer.is_byte(id) && tokenizer.piece(id) == std::string(1, c)) return id;
+    return -1;
+  };
+  for (const bool look : {false, true}) {
+    StopSearch search(tokenizer, prompt, {"x"});
+    CHECK(search.push(byte('x'), look) == look);
+    search.restart();
+    search.push(byte('x'), false);
+    CHECK_FALSE(search.push(byte('y'), true));
+    CHECK(search.push(byte('x'), true));
+  }
+}
+
 TEST_CASE("the text up to a stop string is the text without one, cut", "[runtime]") {
   std::mt19937 random(exhaustive() ? std::random_device()() : 7U);
   for (const char* name : {"llama2", "mistral", "llama3", "opt"}) {

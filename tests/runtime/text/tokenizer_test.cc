@@ -87,6 +87,7 @@ struct SmallFolder {
                  {"eos_token", "</s>"},
                  {"unk_token", "</s>"},
                  {"pad_token", "<pad>"}};
+  bool no_limit = false;  // an integer that is no json of nlohmann's
 
   SmallFolder() {
     for (int byte = 0; byte < 256; ++byte) vocabulary[alphabet_of_byte(static_cast<unsigned char>(byte))] = 4 + byte;
@@ -94,7 +95,9 @@ struct SmallFolder {
   void write() const {
     write_text(folder / "vocab.json", vocabulary.dump());
     write_text(folder / "merges.txt", merges);
-    write_text(folder / "tokenizer_config.json", config.dump());
+    std::string text = config.dump();
+    if (no_limit) text.insert(1, R"("model_max_length":1000000000000000019884624838656,)");
+    write_text(folder / "tokenizer_config.json", text);
   }
 };
 
@@ -345,6 +348,7 @@ TEST_CASE("what is odd but sound in the files is read", "[runtime]") {
   }
   SECTION("the fast class") { small.config["tokenizer_class"] = "GPT2TokenizerFast"; }
   SECTION("keys that mean nothing here") { small.config["model_max_length"] = 1e30; }
+  SECTION("no limit of the length, as transformers writes it") { small.no_limit = true; }
   SECTION("an older added_tokens.json") { write_text(small.folder / "added_tokens.json", R"({"new":262})"); }
   small.write();
   const Tokenizer tokenizer = Tokenizer::load(small.folder.path());
