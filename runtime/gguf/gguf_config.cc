@@ -123,7 +123,7 @@ class ConfigMaker {
     };
     refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
             "attention.temperature_scale", "embedding_length_per_layer_input", "rope.global.freq_base",
-            "rope.local.freq_base", "expert_chunk_feed_forward_length", "moe_every_n_layers", "use_parallel_residual"});
+            "rope.local.freq_base", "expert_chunk_feed_forward_length", "moe_every_n_layers"});
     if (!architecture_.images) refuse({"rope.dimension_sections"});
     const bool ernie = family_ == "ernie4_5_moe";
     if (!architecture_.deepseek)
