@@ -12,7 +12,10 @@
 namespace weft::runtime {
 namespace {
 
-bool is_table(const std::string& path) {
+/// By its name, in letters of either case.
+bool is_table(std::string path) {
+  std::transform(path.begin(), path.end(), path.begin(),
+                 [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
   return path.ends_with(".csv") || path.ends_with(".csv.gz") || path.ends_with(".csv.zst");
 }
 

@@ -323,7 +323,7 @@ class Inputs(Case):
                     path.unlink()
 
     def test_shards_of_a_table_are_merged(self):
-        table = self.write("a.csv", "prompt\n" + "".join(f"It was {n}\n" for n in range(6)))
+        table = self.write("A.CSV", "prompt\n" + "".join(f"It was {n}\n" for n in range(6)))
         parts = []
         for shard in 1, 2:
             self.output = self.folder / f"{shard}.jsonl"
