@@ -264,7 +264,7 @@ class Refusals(Case):
             given = {"bits": 4} if method is None else {"quant_method": method, "bits": 4}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, [words, "use the unquantized model"], *IN_MEMORY)
-        for method, field, value in (("gptq", "bits", 8), ("awq", "version", "gemv"), ("compressed-tensors", "format", "dense")):
+        for method, field, value in (("gptq", "bits", 3), ("awq", "version", "gemv"), ("compressed-tensors", "format", "dense")):
             given = {"quant_method": method, "bits": 4, "group_size": 64, field: value}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, [f"'{field}' must be", "use the unquantized model"], *IN_MEMORY)
