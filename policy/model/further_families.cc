@@ -23,7 +23,7 @@ void require_off(Fields& fields, const char* key) {
 }
 
 /// Command R: attention and mlp read the same norm.
-ModelSpec command_r(Fields& fields, const std::string& where, const char* type) {
+ModelSpec command_r(Fields& fields, const std::string& where, const char* type, double default_theta) {
   ModelSpec model = llama_like(fields, where,
                                {.architecture = type,
                                 .layers = 40,
@@ -36,7 +36,7 @@ ModelSpec command_r(Fields& fields, const std::string& where, const char* type) 
                                 .activation = {},
                                 .eos = {255001},
                                 .bos = 5},
-                               {.default_theta = type == std::string("cohere") ? 500000.0 : 10000.0, .whole = true});
+                               {.default_theta = default_theta, .whole = true});
   use_layer_norm(fields, model, "layer_norm_eps");
   model.tied_head = flag(fields, "tie_word_embeddings", true);
   model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
@@ -46,10 +46,13 @@ ModelSpec command_r(Fields& fields, const std::string& where, const char* type) 
   return model;
 }
 
-/// Lets only layers with a window turn, which `window` 0 leaves none.
-void turn_where_it_slides(ModelSpec& model, int window, const std::vector<bool>& slides) {
-  model.rotary_layers = slides;
-  if (window == 0) std::fill(model.rotary_layers.begin(), model.rotary_layers.end(), false);
+/// Gives the window to all layers but every `pattern`th, if layer_types does not say to which. Only these turn, and
+/// none if `window` is 0.
+void slide_and_turn(Fields& fields, ModelSpec& model, int window, std::int64_t pattern) {
+  const auto slides = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  model.windows = layer_windows(fields, model, window, slides);
+  if (window > 0) model.rotary_layers = sliding_layers(fields, model, slides);
+  else model.rotary_layers.assign(static_cast<std::size_t>(model.layers), false);
 }
 
 }  // namespace
@@ -188,25 +191,19 @@ ModelSpec exaone4_from_config(Fields& fields, const std::string& where) {
   const int window = window_from_config(fields, 4096);
   if (window == 0) return model;
   const bool listed = fields.has("layer_types") && !fields.is_null("layer_types");
-  const std::int64_t pattern = listed ? 1 : fields.integer("sliding_window_pattern", 1, INT32_MAX, 4);
-  const auto slides = [pattern](int layer) { return (layer + 1) % pattern != 0; };
-  model.windows = layer_windows(fields, model, window, slides);
-  turn_where_it_slides(model, window, sliding_layers(fields, model, slides));
+  slide_and_turn(fields, model, window, listed ? 1 : fields.integer("sliding_window_pattern", 1, INT32_MAX, 4));
   return model;
 }
 
 ModelSpec cohere_from_config(Fields& fields, const std::string& where) {
   require_off(fields, "use_qk_norm");
-  return command_r(fields, where, "cohere");
+  return command_r(fields, where, "cohere", 500000);
 }
 
 ModelSpec cohere2_from_config(Fields& fields, const std::string& where) {
-  ModelSpec model = command_r(fields, where, "cohere2");
-  const std::int64_t pattern = fields.integer("sliding_window_pattern", 1, INT32_MAX, 4);
-  const auto slides = [pattern](int layer) { return (layer + 1) % pattern != 0; };
-  const int window = window_from_config(fields, 4096);
-  model.windows = layer_windows(fields, model, window, slides);
-  turn_where_it_slides(model, window, sliding_layers(fields, model, slides));
+  ModelSpec model = command_r(fields, where, "cohere2", 10000);
+  slide_and_turn(fields, model, window_from_config(fields, 4096),
+                 fields.integer("sliding_window_pattern", 1, INT32_MAX, 4));
   return model;
 }
 
@@ -296,16 +293,16 @@ namespace {
 
 /// The config of Qwen's text model: in text_config, or at the top in the first releases.
 template <class Read> ModelSpec beside_towers(Fields& fields, const std::string& where, const Read& read) {
-  const std::string type = fields.text("model_type");
-  if (!fields.has("text_config")) {
-    ModelSpec model = read(fields, where);
-    model.architecture = type;
-    return model;
+  ModelSpec model;
+  if (fields.has("text_config")) {
+    const nlohmann::json text = text_config(fields);
+    const std::string place = where + ": text_config";
+    Fields inner(text, place, Blame::data);
+    model = read(inner, place);
+  } else {
+    model = read(fields, where);
   }
-  const nlohmann::json text = text_config(fields);
-  Fields inner(text, where + ": text_config", Blame::data);
-  ModelSpec model = read(inner, where + ": text_config");
-  model.architecture = type;
+  model.architecture = fields.text("model_type");
   return model;
 }
 

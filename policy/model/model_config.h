@@ -74,7 +74,7 @@ std::vector<bool> sliding_layers(Fields& fields, const ModelSpec& model, const S
 /// The windows of a model's layers: `window` for its sliding_layers(). Windows that no sequence can fill are 0; empty
 /// if all are.
 std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides);
-/// Qwen's windows: with use_sliding_window in the layers from max_window_layers on, `first` if it is absent.
-std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model, int first = 28);
+/// Qwen's windows: with use_sliding_window in the layers from max_window_layers on, `by_default` if it is absent.
+std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model, int by_default = 28);
 
 }  // namespace weft::policy

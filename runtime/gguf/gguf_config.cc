@@ -83,6 +83,7 @@ class ConfigMaker {
     if (architecture_.experts) add_experts();
     if (family_ == "gemma2" || family_ == "gemma3_text") add_gemma();
     if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
+    if (is_cohere()) config_["logit_scale"] = shortest(number("logit_scale"));
     add_presence();
     add_gguf_token_ids(gguf_, config_);
     return std::move(config_);
@@ -124,24 +125,28 @@ class ConfigMaker {
     refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
             "attention.temperature_scale", "embedding_length_per_layer_input", "rope.global.freq_base",
             "rope.local.freq_base", "expert_chunk_feed_forward_length", "moe_every_n_layers"});
-    if (!architecture_.images) refuse({"rope.dimension_sections"});
-    const bool ernie = family_ == "ernie4_5_moe";
-    if (!architecture_.deepseek)
-      refuse({"nextn_predict_layers", "expert_group_count", "expert_group_used_count", "expert_weights_scale"});
-    const bool hunyuan = family_ == "hunyuan_v1_moe";
-    if (!architecture_.deepseek && !ernie) refuse({"leading_dense_block_count"});
-    if (!architecture_.deepseek && !ernie && !hunyuan) refuse({"expert_shared_count"});
-    if (!ernie) refuse({"interleave_moe_layer_step"});
-    if (!ernie && !hunyuan && family_ != "qwen2_moe") refuse({"expert_shared_feed_forward_length"});
+    const auto refuse_unless = [&](bool read, std::initializer_list<const char*> keys) {
+      if (!read) refuse(keys);
+    };
+    const bool deepseek = architecture_.deepseek, ernie = family_ == "ernie4_5_moe",
+               hunyuan = family_ == "hunyuan_v1_moe";
+    refuse_unless(architecture_.images, {"rope.dimension_sections"});
+    refuse_unless(deepseek,
+                  {"nextn_predict_layers", "expert_group_count", "expert_group_used_count", "expert_weights_scale"});
+    refuse_unless(deepseek || ernie, {"leading_dense_block_count"});
+    refuse_unless(deepseek || ernie || hunyuan, {"expert_shared_count"});
+    refuse_unless(ernie, {"interleave_moe_layer_step"});
+    refuse_unless(ernie || hunyuan || family_ == "qwen2_moe", {"expert_shared_feed_forward_length"});
+    refuse_unless(architecture_.scales || is_cohere(), {"logit_scale"});
+    refuse_unless(architecture_.scales, {"residual_scale", "embedding_scale", "attention.scale"});
+    refuse_unless(architecture_.windows, {"attention.sliding_window"});
+    refuse_unless(architecture_.full_every > 0, {"attention.sliding_window_pattern", "rope.freq_base_swa"});
+    refuse_unless(family_ == "gemma2", {"attn_logit_softcapping"});
+    refuse_unless(family_ == "gemma2" || family_ == "gemma3_text", {"final_logit_softcapping"});
     if (architecture_.experts) check_gating();
-    const bool cohere = family_ == "cohere" || family_ == "cohere2";
-    if (!architecture_.scales && !cohere) refuse({"logit_scale"});
-    if (!architecture_.scales) refuse({"residual_scale", "embedding_scale", "attention.scale"});
-    if (!architecture_.windows) refuse({"attention.sliding_window"});
-    if (architecture_.full_every == 0) refuse({"attention.sliding_window_pattern", "rope.freq_base_swa"});
-    if (family_ != "gemma2") refuse({"attn_logit_softcapping"});
-    if (family_ != "gemma2" && family_ != "gemma3_text") refuse({"final_logit_softcapping"});
   }
+  bool is_cohere() const { return family_ == "cohere" || family_ == "cohere2"; }
+
   /// Scores are logistic functions (2) or a softmax, over all experts or over those that are chosen.
   void check_gating() const {
     constexpr std::int64_t kLogistic = 2;
@@ -161,7 +166,6 @@ class ConfigMaker {
     if (family_ == "glm4_moe") config_["use_qk_norm"] = model_.tensor("blk.0.attn_q_norm.weight") != nullptr;
     if (family_ == "stablelm") config_["use_qkv_bias"] = query_bias;
     if (family_ == "starcoder2") config_["use_bias"] = query_bias;
-    if (family_ == "cohere" || family_ == "cohere2") config_["logit_scale"] = shortest(number("logit_scale"));
   }
 
   bool is_zero(const std::string& name) const {

@@ -1,6 +1,7 @@
 #include "runtime/gguf/gguf_names.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -330,9 +331,10 @@ GgufName gguf_name(const Gguf& gguf, const GgufArchitecture& architecture, const
   if (!tensor.name.starts_with(kBlock)) return {tensor.name};
   const std::size_t dot = std::min(tensor.name.find('.', kBlock.size()), tensor.name.size() - 1);
   const std::string layer = tensor.name.substr(kBlock.size(), dot - kBlock.size()), rest = tensor.name.substr(dot + 1);
-  if (architecture.deepseek && !layer.empty() && layer.size() < 10 &&
-      std::all_of(layer.begin(), layer.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
-      std::stoll(layer) >= gguf_layers(gguf, architecture))
+  std::int64_t number = -1;
+  const char* const end = layer.data() + layer.size();
+  const bool numbered = std::from_chars(layer.data(), end, number).ptr == end;
+  if (architecture.deepseek && numbered && number >= gguf_layers(gguf, architecture))
     return {"model.layers." + layer + "." + rest};
   for (const LayerName& each : kLayer) {
     if (rest != each.gguf || (each.parts & architecture.parts) == 0) continue;

@@ -15,9 +15,8 @@ inline constexpr unsigned kInputNorms = 64;  ///< before attention and mlp
 inline constexpr unsigned kGemmaNorms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
 inline constexpr unsigned kExperts = 1024, kMixtralExperts = 2048;  ///< all of a layer in one tensor
 inline constexpr unsigned kRouter = 4096, kGraniteRouter = 8192;
-inline constexpr unsigned kGptOss = 1 << 14;  ///< its router, sinks and biases
-inline constexpr unsigned kPostNorms =
-    1 << 15;  ///< before attention, and before the mlp under the name of what precedes
+inline constexpr unsigned kGptOss = 1 << 14;     ///< its router, sinks and biases
+inline constexpr unsigned kPostNorms = 1 << 15;  ///< as kInputNorms, but the mlp's is called attention's
 inline constexpr unsigned kMixtralRouter = 1 << 16;
 inline constexpr unsigned kSharedExpert = 1 << 17, kQwenShared = 1 << 18;  ///< the latter with a gate
 inline constexpr unsigned kGateBias = 1 << 19, kErnieBias = 1 << 20,

@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/gguf/gguf.h"
+#include "tests/support/files.h"
+
 namespace weft::test {
 
 template <class T> std::string bytes_of_number(T value) {
@@ -83,5 +86,13 @@ inline GgufFile tiny_gguf(std::string_view architecture = "llama") {
       .tensor("token_embd.weight", {32, 8}, 0, std::string(32 * 8 * 4, '\0'));
   return file;
 }
+
+/// A file that lies in a folder of its own.
+struct WrittenGguf {
+  TemporaryFolder folder;
+  std::filesystem::path path = folder / "model.gguf";
+  explicit WrittenGguf(const std::string& bytes) { write_text(path, bytes); }
+  runtime::Gguf read() const { return runtime::read_gguf(runtime::InputFile(path)); }
+};
 
 }  // namespace weft::test
