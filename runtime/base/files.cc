@@ -1,6 +1,7 @@
 // runtime/base/files.cc: files over POSIX calls.
 #include "runtime/base/files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -105,12 +107,20 @@ bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link 
 
 }  // namespace
 
-std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) try {
+std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
+  struct Close {
+    void operator()(DIR* open) const { ::closedir(open); }
+  };
+  const std::unique_ptr<DIR, Close> open(::opendir(folder.c_str()));
   std::vector<fs::path> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) paths.push_back(entry.path());
-  return paths;
-} catch (const fs::filesystem_error& failed) {
-  error = failed.code();
+  errno = open ? 0 : errno;
+  while (const dirent* entry = open ? ::readdir(open.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") paths.push_back(folder / name);
+    errno = 0;  // readdir() sets it where it fails, and returns null at the end too
+  }
+  if (errno == 0) return paths;
+  error.assign(errno, std::generic_category());
   return {};
 }
 

@@ -22,8 +22,8 @@ std::string read_file(const std::filesystem::path& path, int fd, std::size_t lim
 /// The folder in which a file lies: "." for a name alone.
 std::filesystem::path folder_of(const std::filesystem::path& file);
 
-/// The paths in a folder, in no order. Sets `error` if the folder cannot be read. Where memory is short it throws,
-/// while directory_iterator::increment() with an error_code ends the process.
+/// The paths in a folder, in no order. Sets `error` if the folder cannot be read. Throws where memory is short, while
+/// libstdc++'s directory_iterator then ends the process: it allocates within noexcept.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::error_code& error);
 
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if

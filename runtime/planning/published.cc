@@ -127,8 +127,8 @@ std::vector<PublishedRow> read_published(const fs::path& folder_or_file, const f
   std::vector<fs::path> files;
   std::error_code ignored;  // read_json() reports what is wrong with a file
   if (fs::is_directory(folder_or_file, ignored)) {
-    for (const auto& entry : fs::directory_iterator(folder_or_file))
-      if (entry.path().extension() == ".json") files.push_back(entry.path());
+    files = entries_of(folder_or_file, ignored);
+    std::erase_if(files, [](const fs::path& file) { return file.extension() != ".json"; });
     std::sort(files.begin(), files.end());
     if (files.empty()) throw UsageError(folder_or_file.string() + ": there is no *.json in this folder");
   } else {

@@ -148,10 +148,11 @@ def one_point(options, weft, models, folder, way, point, undisturbed):
 
 
 def spread(numbers, points):
-    """All of them, or so many from the first to the last."""
+    """All of them, or so many from the first to the last and half as many from the last hundredth."""
     if points == 0 or len(numbers) <= points:
         return numbers
-    return [numbers[round(i * (len(numbers) - 1) / (points - 1))] for i in range(points)]
+    evenly = [numbers[round(i * (len(numbers) - 1) / (points - 1))] for i in range(points)]
+    return evenly + spread(numbers[-(len(numbers) // 100):], points // 2) if len(numbers) >= 200 else evenly
 
 
 def campaign(options, weft, models, root, name, way):
