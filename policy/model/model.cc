@@ -110,7 +110,11 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     for (Unit& unit : layer_units(model, layer)) units.push_back(std::move(unit));
   if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty())
     units.push_back(std::move(output));
-  if (!model.tied_head) add_pieces(units, make_unit(model, Unit::Kind::head, -1), limit);
+  if (!model.tied_head) {
+    Unit head = make_unit(model, Unit::Kind::head, -1);
+    head.keeps_levels = model.quantisation.head.has_value();
+    add_pieces(units, head, limit);
+  }
   return units;
 }
 
@@ -156,7 +160,8 @@ std::string context_text(const ModelSpec& model) {
 
 std::int64_t parameters(const ModelSpec& model) {
   std::int64_t sum = 0;
-  for (const Unit& unit : model_units(model)) sum += unit.elements();
+  for (const Unit& unit : model_units(model))
+    if (unit.kind != Unit::Kind::head || !model.head_of_embedding) sum += unit.elements();
   return sum;
 }
 

@@ -40,6 +40,7 @@ struct ModelSpec {
   int longer_positions = 0;  ///< the context by config.json if `positions` is less, as with longrope; else 0
   int position_offset = 0;   ///< rows of the position table before position 0
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
+  bool head_of_embedding = false;  ///< an untied head that is made of the embedding's tensor: it keeps its levels
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
   bool fused_qkv = false;               ///< q, k and v are one tensor, in which their heads alternate
   bool rms_norm = false;                ///< else LayerNorm
@@ -181,8 +182,9 @@ struct Unit {
   int layer = -1;
   int first_expert = 0, experts = 1;  ///< the experts of the layer that a unit of Kind::experts has
   std::vector<TensorSpec> tensors;
-  bool gathered = false;  ///< its rows are gathered by token or position
-  bool streamed = true;   ///< a compute op uses it whole; false: only gathered
+  bool gathered = false;      ///< its rows are gathered by token or position
+  bool streamed = true;       ///< a compute op uses it whole; false: only gathered
+  bool keeps_levels = false;  ///< of a head: it is multiplied by the checkpoint's levels (Quantisation::head)
   std::int64_t elements() const;
 };
 

@@ -200,6 +200,7 @@ std::vector<std::string> read_names(Part& fields, const std::string& key) {
 }
 
 constexpr std::int64_t kWithTables = 2;  // the version of copies in which levels stand for others
+constexpr std::int64_t kWithHead = 3;    // the version of copies in which the head has levels, maybe with such tables
 
 LevelTable table_named(Part& fields, const char* key, const std::string& name) {
   for (const LevelTable table : kLevelTableKinds)
@@ -209,7 +210,7 @@ LevelTable table_named(Part& fields, const char* key, const std::string& name) {
 
 Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
-  const bool has_tables = fields.integer("version", 1, kWithTables) == kWithTables;
+  const auto version = fields.integer("version", 1, kWithHead);
   const std::string dtype = fields.text("dtype");
   if (dtype != name_of(DType::i4) && dtype != name_of(DType::i8)) fields.refuse_field("dtype", "int4 or int8");
   found.dtype = dtype == name_of(DType::i4) ? DType::i4 : DType::i8;
@@ -218,7 +219,12 @@ Quantisation read_weft(Part& fields) {
   found.uniform = fields.flag("uniform", false);
   found.plain = read_names(fields, "modules_to_not_convert");
   found.int8 = read_names(fields, "modules_in_int8");
-  if (!has_tables) return found;
+  if (version == kWithHead) {
+    const std::string head = fields.text("head_dtype");
+    if (head != name_of(DType::i4) && head != name_of(DType::i8)) fields.refuse_field("head_dtype", "int4 or int8");
+    found.head = head == name_of(DType::i4) ? DType::i4 : DType::i8;
+  }
+  if (version < kWithTables || (found.head && fields.absent("level_table"))) return found;
   found.table = table_named(fields, "level_table", fields.text("level_table"));
   if (fields.absent("modules_by_level_table")) return found;
   Part others(fields.at("modules_by_level_table"), fields.where + ".modules_by_level_table");
@@ -287,10 +293,13 @@ Quantisation quantisation_from_config(const json& config, const std::string& whe
 nlohmann::ordered_json to_config(const Quantisation& quantisation) {
   const bool has_tables = quantisation.table != LevelTable::even || !quantisation.other_tables.empty();
   nlohmann::ordered_json config = {{"quant_method", "weft"},
-                                   {"version", has_tables ? kWithTables : 1},
+                                   {"version", quantisation.head ? kWithHead
+                                               : has_tables      ? kWithTables
+                                                                 : 1},
                                    {"dtype", name_of(quantisation.dtype)},
                                    {"group_size", quantisation.group}};
   if (quantisation.uniform) config["uniform"] = true;
+  if (quantisation.head) config["head_dtype"] = name_of(*quantisation.head);
   if (!quantisation.plain.empty()) config["modules_to_not_convert"] = quantisation.plain;
   if (!quantisation.int8.empty()) config["modules_in_int8"] = quantisation.int8;
   if (has_tables) config["level_table"] = name_of(quantisation.table);

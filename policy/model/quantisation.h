@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct Quantisation {
   /// weft: what levels of int4 stand for, but in the matrices that are listed with another table.
   LevelTable table = LevelTable::even;
   std::map<std::string, LevelTable> other_tables = {};
+
+  /// The type of the head's levels, if the head keeps those of the checkpoint. All other heads are floats.
+  std::optional<DType> head = {};
 
   LevelTable table_of(const std::string& matrix) const {
     const auto other = other_tables.find(matrix);

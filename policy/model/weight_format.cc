@@ -69,8 +69,8 @@ bool quantises(const Unit& unit, const TensorSpec& tensor) {
     case Unit::Kind::embedding:
     case Unit::Kind::positions:
     case Unit::Kind::input:
-    case Unit::Kind::output:
-    case Unit::Kind::head: return false;
+    case Unit::Kind::output: return false;
+    case Unit::Kind::head: return unit.keeps_levels;
   }
   return false;
 }

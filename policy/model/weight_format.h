@@ -36,7 +36,7 @@ DType multiplied_type(DType model, const std::optional<WeightFormat>& format);
 
 /// Whether a quantised format quantises this tensor. It leaves in 16 bits the tensors that are small, are gathered by
 /// rows, or would lose more quality than they save bytes: norms, biases, both embeddings, the head, and the projections
-/// next to these.
+/// next to these. A head whose levels are in the checkpoint keeps them.
 bool quantises(const Unit& unit, const TensorSpec& tensor);
 
 }  // namespace weft::policy

@@ -95,9 +95,11 @@ double Cost::product(double elements, double rows, DType weights, bool packed) c
 
 /// The type of weights whose rates apply to a stage's matrices.
 DType Cost::weights_of(Stage stage) const {
+  const std::optional<WeightFormat>& format = sizing_.weight_format;
+  if (stage == Stage::head && model_.quantisation.head && format && format->quantised())
+    return *model_.quantisation.head;
   // policy::quantises() is false for the matrices of these stages.
   const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
-  const std::optional<WeightFormat>& format = sizing_.weight_format;
   const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
   const bool pairs = format && format->arithmetic == Arithmetic::bfloat16;
   // On a CPU exact products take equally long with both 16-bit types.

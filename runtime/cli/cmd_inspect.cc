@@ -44,8 +44,8 @@ void print_shape(const policy::ModelSpec& spec) {
       "parameters\n",
       spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim,
       spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
-      policy::context_text(spec), spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied",
-      double(policy::parameters(spec)) / 1e6);
+      policy::context_text(spec), spec.pre_norm ? "pre" : "post",
+      spec.tied_head || spec.head_of_embedding ? "tied" : "untied", double(policy::parameters(spec)) / 1e6);
   if (const policy::Experts& experts = spec.experts; experts.count > 0)
     fmt::print("{} of {} layers have {} experts of width {}, of which a token passes {}{}\n",
                experts.sparse.empty() ? spec.layers : std::count(experts.sparse.begin(), experts.sparse.end(), true),

@@ -264,6 +264,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   const bool tied = spec.tied_head;
   complete_from_files(spec, checkpoint);
   const auto format = format_of(spec.quantisation, asked, from);
+  keep_head_levels(spec, checkpoint, format);
   const bool untied = tied && !spec.tied_head;
   const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   std::size_t read = 0;
@@ -278,7 +279,8 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
                     .group = format->group,
                     .uniform = spec.quantisation.uniform && format->dtype == spec.quantisation.dtype,
                     .plain = packed->left_plain(),
-                    .int8 = packed->left_int8()};
+                    .int8 = packed->left_int8(),
+                    .head = spec.quantisation.head};
     put_tables(packed->level_tables(), quantisation);
   }
   if (verify_crc) checkpoint.verify(stop);

@@ -219,6 +219,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
     add(source->checkpoint->notes());
     add(complete_from_files(source->spec, *source->checkpoint));
     take_format();
+    keep_head_levels(source->spec, *source->checkpoint, source->weight_format);
     source->units = policy::model_units(source->spec);
     source->type = dtype_named(dtype, source->spec.dtype);
     const auto needs = tensor_needs(source->spec, source->units, *source->checkpoint);

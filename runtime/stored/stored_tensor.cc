@@ -83,11 +83,17 @@ bool is_zero(const Checkpoint& checkpoint, const TensorInfo& tensor) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{}; });
 }
 
-const TensorInfo* embedding_of(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
+/// The first tensor with this role; null if the model has none.
+std::optional<policy::TensorSpec> first_with(const policy::ModelSpec& model, policy::Role role) {
   for (const policy::Unit& unit : policy::model_units(model))
     for (const policy::TensorSpec& spec : unit.tensors)
-      if (spec.role == policy::Role::token_embedding) return checkpoint.find(stored_name(model, checkpoint, spec));
-  return nullptr;
+      if (spec.role == role) return spec;
+  return {};
+}
+
+std::string embedding_name(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
+  const auto embedding = first_with(model, policy::Role::token_embedding);
+  return embedding ? stored_name(model, checkpoint, *embedding) : std::string();
 }
 
 /// Whether two tensors of the same shape have the same type and bytes.
@@ -180,7 +186,7 @@ std::string check_unused(const std::vector<TensorNeed>& needs, const policy::Mod
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint) {
   std::vector<std::string> notes;
   settle_quantisation(model, checkpoint, notes);
-  const TensorInfo* const embedding = embedding_of(model, checkpoint);
+  const TensorInfo* const embedding = checkpoint.find(embedding_name(model, checkpoint));
   if (!embedding) return notes;
   if (!model.names_dtype && embedding->dtype == "BF16") {
     model.dtype = DType::bf16;
@@ -196,6 +202,24 @@ std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Che
   return notes;
 }
 
+void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
+                      const std::optional<policy::WeightFormat>& format) {
+  const policy::Quantisation& how = model.quantisation;
+  if (!how.foreign() || !how.keeps_levels() || !format || format->dtype != how.dtype || format->group != how.group)
+    return;
+  if (model.tied_head && is_there(model, checkpoint, kHeadInMemory)) return;  // refuse_extras() says what is wrong
+  policy::ModelSpec untied = model;
+  untied.tied_head = false, untied.head_of_embedding = model.tied_head;
+  const auto head = first_with(untied, policy::Role::head);
+  if (!head) return;
+  const StoredTensor stored = stored_tensor(untied, *head, checkpoint);
+  if (!stored.matrix || !stored.matrix->has_levels() || stored.matrix->form().group != how.group) return;
+  const DType type = stored.matrix->form().type;
+  if (type != how.dtype && type != DType::i8) return;
+  model = std::move(untied);
+  model.quantisation.head = type;
+}
+
 namespace {
 
 /// The name that transformers 5 has in memory, and in files that it saves so, for a tensor of Mixtral's files.
@@ -206,10 +230,12 @@ std::string name_in_memory(std::string name) {
 }
 
 std::string own_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
-  // GPT-NeoX's files call this tensor embed_out; transformers 5 calls it lm_head, and so does its state_dict().
-  if (spec.role == policy::Role::head)
-    return !is_there(model, checkpoint, spec.name) && is_there(model, checkpoint, kHeadInMemory) ? kHeadInMemory
-                                                                                                 : spec.name;
+  if (spec.role == policy::Role::head) {
+    if (is_there(model, checkpoint, spec.name)) return spec.name;
+    // GPT-NeoX's files call this tensor embed_out; transformers 5 calls it lm_head, and so does its state_dict().
+    if (is_there(model, checkpoint, kHeadInMemory)) return kHeadInMemory;
+    return model.head_of_embedding ? embedding_name(model, checkpoint) : spec.name;
+  }
   const auto prefixes = policy::name_prefixes(model);
   for (const std::string& name : {spec.name, name_in_memory(spec.name)})
     for (const char* prefix : prefixes)

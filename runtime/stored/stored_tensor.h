@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "policy/model/model.h"
+#include "policy/model/weight_format.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/stored/stored_matrix.h"
 
@@ -42,5 +44,10 @@ std::string check_unused(const std::vector<TensorNeed>& needs, const policy::Mod
 /// of the embedding. A tied head is untied if the files hold a head with other numbers; both tensors are read if their
 /// shapes are equal. Throws IoError, or DataError for weights whose quantization_config cannot be read.
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint);
+
+/// Lets the head keep the levels that the checkpoint has for it, if weights of `format` keep them. A head that is tied
+/// to the embedding becomes a matrix of its own: rows of the embedding are gathered as floats.
+void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
+                      const std::optional<policy::WeightFormat>& format);
 
 }  // namespace weft::runtime
