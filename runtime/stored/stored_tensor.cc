@@ -213,7 +213,7 @@ void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
   const auto head = first_with(untied, policy::Role::head);
   if (!head) return;
   const StoredTensor stored = stored_tensor(untied, *head, checkpoint);
-  if (!stored.matrix || !stored.matrix->has_levels() || stored.matrix->form().group != how.group) return;
+  if (!stored.matrix || !stored.matrix->has_levels()) return;
   const DType type = stored.matrix->form().type;
   if (type != how.dtype && type != DType::i8) return;
   model = std::move(untied);

@@ -45,8 +45,9 @@ std::string check_unused(const std::vector<TensorNeed>& needs, const policy::Mod
 /// shapes are equal. Throws IoError, or DataError for weights whose quantization_config cannot be read.
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint);
 
-/// Lets the head keep the levels that the checkpoint has for it, if weights of `format` keep them. A head that is tied
-/// to the embedding becomes a matrix of its own: rows of the embedding are gathered as floats.
+/// Lets the head keep the levels that the checkpoint has for it, as the matrices of layers do, if `format` is the
+/// checkpoint's own. A head that is tied to the embedding becomes a matrix of its own: rows of the embedding are
+/// gathered as floats.
 void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
                       const std::optional<policy::WeightFormat>& format);
 

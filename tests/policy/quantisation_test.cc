@@ -94,7 +94,18 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   CHECK(written.at("version") == 2);
   CHECK((read(written).table == tables.table && read(written).other_tables == tables.other_tables));
   CHECK((tables.table_of("a") == LevelTable::e2m1 && tables.table_of("e") == LevelTable::iq4_nl));
-  json strange = json(written);
+  Quantisation with_head = tables;
+  with_head.head = DType::i8;
+  CHECK(policy::to_config(with_head).at("version") == 3);
+  CHECK((read(policy::to_config(with_head)).head == DType::i8 && !again.head));
+  CHECK(read(policy::to_config(with_head)).other_tables == tables.other_tables);
+  with_head.table = LevelTable::even, with_head.other_tables = {};
+  CHECK((read(policy::to_config(with_head)).head == DType::i8 &&
+         read(policy::to_config(with_head)).table == LevelTable::even));
+  json strange = json(policy::to_config(with_head));
+  strange["head_dtype"] = "float16";
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'head_dtype' must be int4 or int8"));
+  strange = json(written);
   strange["level_table"] = "nf4";
   CHECK_THROWS_WITH(read(strange), Catch::Contains("'level_table' must be even, e2m1 or iq4_nl"));
 }

@@ -317,12 +317,18 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
       CHECK(worst <= tolerance * largest_logit(wanted[i].logits[0]));
     }
   };
-  check(*runtime::open_model(file, "float32", "", policy::WeightFormat{.dtype = DType::f32}), 0);
+  const auto floats = runtime::open_model(file, "float32", "", policy::WeightFormat{.dtype = DType::f32});
+  CHECK(floats->spec.tied_head);
+  CHECK(policy::parameters(floats->spec) == policy::parameters(numbers->spec));
+  check(*floats, 0);
 
   const policy::WeightFormat own{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
   const auto levels = runtime::open_model(file, "auto", "", own);
   CHECK(levels->spec.quantisation.packing == policy::Quantisation::Packing::gguf);
   CHECK(levels->weight_format == own);
+  // The head, which is tied to the embedding, keeps its levels.
+  CHECK((!levels->spec.tied_head && levels->spec.quantisation.head == DType::i8));
+  CHECK(policy::parameters(levels->spec) == policy::parameters(numbers->spec));
   const std::vector<std::string> of_256{"Q2_K is quantised anew to int8 in groups of 32",
                                         "Q3_K is unpacked to float16, which rounds its numbers",
                                         "IQ4_XS keeps its levels, with scales and minima rounded to float16"};
@@ -345,6 +351,34 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   runtime::convert_checkpoint(file, temporary / "plain", "float32", kGoOn, true,
                               policy::WeightFormat{.dtype = DType::f32});
   check(*runtime::open_model(temporary / "plain", "float32", ""), 0);
+}
+
+TEST_CASE("a head that keeps its levels computes what its numbers compute, wherever it is", "[runtime][golden][gguf]") {
+  const auto numbers = runtime::open_model(data_path("gguf/llama-mixed"), "float32", "");
+  const policy::WeightFormat own{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
+  const auto levels = runtime::open_model(data_path("gguf/llama-mixed.gguf"), "auto", "", own);
+  REQUIRE(levels->spec.quantisation.head == DType::i8);
+  const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 3, {}}, {{9}, 3, {}}, {{30, 2, 17}, 3, {}}};
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
+  const std::vector<Answer> wanted = Engine(*numbers, policy, prompts, {.backend = "cpu"}).run();
+  const TemporaryFolder spill;
+  std::vector<Answer> first;
+  for (const policy::Fractions weights : {policy::Fractions{{1, 0, 0}}, {{0, 1, 0}}, {{0.3, 0.4, 0.3}}, {{0, 0, 1}}}) {
+    policy.weights = weights;
+    const std::vector<Answer> got =
+        Engine(*levels, policy, prompts, {.backend = backend_name(), .disk_directory = spill.path().string()}).run();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const auto &expected = wanted[i].logits[0], &found = got[i].logits[0];
+      REQUIRE(found.size() == expected.size());
+      double worst = 0;
+      for (std::size_t k = 0; k < expected.size(); ++k)
+        worst = std::max(worst, std::abs(double(expected[k]) - double(found[k])));
+      CHECK(worst <= logit_tolerance("float16") * largest_logit(expected));
+      if (!first.empty() && std::string(backend_name()) == "cpu") CHECK(difference(first[i], got[i]) == "");
+    }
+    if (first.empty()) first = got;
+  }
 }
 
 TEST_CASE("a tiny Qwen2 with gpt-oss's sink logits computes what transformers computes", "[runtime][golden]") {
