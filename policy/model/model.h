@@ -184,7 +184,7 @@ struct Unit {
   std::vector<TensorSpec> tensors;
   bool gathered = false;      ///< its rows are gathered by token or position
   bool streamed = true;       ///< a compute op uses it whole; false: only gathered
-  bool keeps_levels = false;  ///< of a head: it is multiplied by the checkpoint's levels (Quantisation::head)
+  bool keeps_levels = false;  ///< a head that is multiplied by the checkpoint's levels (Quantisation::head)
   std::int64_t elements() const;
 };
 

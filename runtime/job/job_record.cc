@@ -142,7 +142,8 @@ std::string retention_text(const policy::Retention& retention) { return policy::
 
 std::optional<std::string> weights_text(const ModelSource& source) {
   if (!source.weight_format) return {};
-  return policy::to_text(*source.weight_format);
+  const std::optional<DType>& head = source.spec.quantisation.head;
+  return policy::to_text(*source.weight_format) + (head ? std::string(", head in ") + name_of(*head) : "");
 }
 
 std::optional<std::string> kv_text(const policy::KvFormat& format, DType model) {
