@@ -139,7 +139,8 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
     case Sublayer::Kind::experts: return experts(sub, rows, packed(sub, sweep));
     case Sublayer::Kind::output: return steps(Stage::output, 0, double(sequences), false);
     case Sublayer::Kind::head:
-      return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
+      return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences),
+                  packed(sub, sweep));
   }
   return 0;
 }
@@ -231,9 +232,9 @@ double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
 }
 
 /// Seconds of one piece of the head.
-double Cost::head(const Unit& unit, bool last, double rows) const {
+double Cost::head(const Unit& unit, bool last, double rows, bool packed) const {
   const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
-  return product(double(unit.elements()), rows, weights_of(Stage::head), false) + choice;
+  return product(double(unit.elements()), rows, weights_of(Stage::head), packed) + choice;
 }
 
 }  // namespace weft::policy

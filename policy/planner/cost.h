@@ -58,7 +58,7 @@ class Cost {
   double pieces(Stage stage, int layer, double rows, bool packed) const;
   /// A unit of experts over the rows of a batch.
   double experts(const Sublayer& sub, double rows, bool packed) const;
-  double head(const Unit& unit, bool last, double rows) const;
+  double head(const Unit& unit, bool last, double rows, bool packed) const;
   /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, int layer, double rows, bool packed) const;
   double product(double elements, double rows, DType weights, bool packed) const;
