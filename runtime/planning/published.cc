@@ -127,7 +127,9 @@ std::vector<PublishedRow> read_published(const fs::path& folder_or_file, const f
   std::vector<fs::path> files;
   std::error_code ignored;  // read_json() reports what is wrong with a file
   if (fs::is_directory(folder_or_file, ignored)) {
-    files = entries_of(folder_or_file, ignored);
+    std::error_code failed;
+    files = entries_of(folder_or_file, failed);
+    if (failed) throw IoError(folder_or_file.string() + ": cannot list this folder: " + failed.message());
     std::erase_if(files, [](const fs::path& file) { return file.extension() != ".json"; });
     std::sort(files.begin(), files.end());
     if (files.empty()) throw UsageError(folder_or_file.string() + ": there is no *.json in this folder");

@@ -174,7 +174,7 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
 }
 
 TEST_CASE("the published models of other families have the published numbers of parameters", "[policy]") {
-  const auto count = [](const std::string& json) { return policy::parameters(from(json)); };
+  const auto count = [](const std::string& config) { return policy::parameters(from(config)); };
   CHECK(count(R"({"model_type":"llama"})") == 6'738'415'616);  // LLaMA and LLaMA-2 7B
   CHECK(count(R"({"model_type":"llama","vocab_size":128256,"intermediate_size":14336,"num_key_value_heads":8})") ==
         8'030'261'248);  // Llama 3 8B
