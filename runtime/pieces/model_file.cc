@@ -72,8 +72,12 @@ class Fields {
   void expect(const Field& field, Field::Wire wire, const char* name) const {
     static constexpr const char* kNames[] = {"varint", "fixed64", "bytes", "fixed32"};
     if (field.wire != wire)
-      refuse(field.at, std::string(name) + " is " + kNames[static_cast<int>(field.wire)] + ", wanted " +
-                           kNames[static_cast<int>(wire)]);
+      // append(): for a sum of strings g++ 12 warns of bounds that it does not leave.
+      refuse(field.at, std::string(name)
+                           .append(" is ")
+                           .append(kNames[static_cast<int>(field.wire)])
+                           .append(", wanted ")
+                           .append(kNames[static_cast<int>(wire)]));
   }
   bool boolean(const Field& field, const char* name) const {
     expect(field, Field::Wire::varint, name);
