@@ -230,7 +230,8 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
 }
 
 bool Executor::ends_step(const Op& op) const {
-  return op.kind == Op::Kind::compute && op.subject + 1 == footprint_.shape.sublayers.size();
+  return op.kind == Op::Kind::compute && op.part != Op::Part::unpack &&
+         op.subject + 1 == footprint_.shape.sublayers.size();
 }
 
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
