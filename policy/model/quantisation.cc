@@ -208,22 +208,22 @@ LevelTable table_named(Part& fields, const char* key, const std::string& name) {
   fields.refuse_field(key, "even, e2m1 or iq4_nl");
 }
 
+DType level_type(Part& fields, const char* key) {
+  const std::string name = fields.text(key);
+  if (name != name_of(DType::i4) && name != name_of(DType::i8)) fields.refuse_field(key, "int4 or int8");
+  return name == name_of(DType::i4) ? DType::i4 : DType::i8;
+}
+
 Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
   const auto version = fields.integer("version", 1, kWithHead);
-  const std::string dtype = fields.text("dtype");
-  if (dtype != name_of(DType::i4) && dtype != name_of(DType::i8)) fields.refuse_field("dtype", "int4 or int8");
-  found.dtype = dtype == name_of(DType::i4) ? DType::i4 : DType::i8;
+  found.dtype = level_type(fields, "dtype");
   found.group = static_cast<int>(fields.integer("group_size", 32, 128));
   if (found.group % 32 != 0 || found.group == 96) fields.refuse_field("group_size", "32, 64 or 128");
   found.uniform = fields.flag("uniform", false);
   found.plain = read_names(fields, "modules_to_not_convert");
   found.int8 = read_names(fields, "modules_in_int8");
-  if (version == kWithHead) {
-    const std::string head = fields.text("head_dtype");
-    if (head != name_of(DType::i4) && head != name_of(DType::i8)) fields.refuse_field("head_dtype", "int4 or int8");
-    found.head = head == name_of(DType::i4) ? DType::i4 : DType::i8;
-  }
+  if (version == kWithHead) found.head = level_type(fields, "head_dtype");
   if (version < kWithTables || (found.head && fields.absent("level_table"))) return found;
   found.table = table_named(fields, "level_table", fields.text("level_table"));
   if (fields.absent("modules_by_level_table")) return found;

@@ -1,6 +1,7 @@
 #include "tests/support/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -73,6 +74,21 @@ std::string difference(const Answer& expected, const Answer& got) {
   if (expected.tokens != got.tokens || expected.logits.size() != got.logits.size()) return "the number of tokens";
   if (!same_logprobs(expected.token_logprobs, got.token_logprobs)) return "a log-probability that was asked for";
   return same_bits(expected.logprobs, got.logprobs) ? "" : "a log-probability";
+}
+
+double largest_logit(const std::vector<float>& logits) {
+  double largest = 0;
+  for (const float logit : logits) largest = std::max(largest, std::abs(double(logit)));
+  return largest;
+}
+
+double logit_deviation(const std::vector<float>& expected, const std::vector<float>& got) {
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = std::abs(double(expected[i]) - double(got.at(i)));
+    if (!(difference <= worst)) worst = difference;  // NaN too
+  }
+  return worst / largest_logit(expected);
 }
 
 std::string by_layer(const std::string& rule, int layers) {

@@ -35,6 +35,11 @@ struct Answer {
 /// Names the first place at which two answers differ in a bit. Empty if they do not differ.
 std::string difference(const Answer& expected, const Answer& got);
 
+/// The largest |logit|.
+double largest_logit(const std::vector<float>& logits);
+/// The largest distance between two lists of logits, as a share of the largest expected |logit|. NaN where one is NaN.
+double logit_deviation(const std::vector<float>& expected, const std::vector<float>& got);
+
 /// `rule` with a factor for each layer: 0.5 and 1.5 in turn. If the number of layers is odd, the last keeps everything.
 std::string by_layer(const std::string& rule, int layers);
 /// The same, with factors that also differ between KV heads, in runs of one and of two heads.

@@ -105,12 +105,6 @@ double logit_deviation(const nlohmann::json& expected, const std::vector<float>&
   return worst / expected.at("largest").get<double>();
 }
 
-double largest_logit(const std::vector<float>& logits) {
-  float largest = 0;
-  for (const float logit : logits) largest = std::max(largest, std::abs(logit));
-  return double(largest);
-}
-
 struct Deviation {
   double logits = 0, logprobs = 0;  // shares of the largest |logit|
   std::size_t compared = 0;         // greedy tokens
@@ -291,93 +285,6 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
   for (const std::string& dtype : dtypes_of(folder)) {
     CAPTURE(path, dtype);
     check_model(path, folder / "expected.json", dtype);
-  }
-}
-
-TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][golden][gguf][cpu]") {
-  const std::string model = GENERATE("llama-mixed", "llama-256", "llama-parts-00001-of-00003");
-  const auto numbers =
-      runtime::open_model(data_path("gguf") / (model == "llama-256" ? model : "llama-mixed"), "float32", "");
-  const fs::path file = data_path("gguf") / (model + ".gguf");
-  CAPTURE(model);
-  const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 8, {}}, {{9}, 8, {}}, {{30, 2, 17}, 8, {}}};
-  policy::PartialPolicy policy;
-  policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
-  const std::vector<Answer> wanted = Engine(*numbers, policy, prompts).run();
-  const auto check = [&](const runtime::ModelSource& source, double tolerance) {
-    const std::vector<Answer> got = Engine(source, policy, prompts).run();
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (tolerance == 0) {
-        CHECK(difference(wanted[i], got[i]) == "");
-        continue;
-      }
-      double worst = 0;
-      for (std::size_t k = 0; k < wanted[i].logits[0].size(); ++k)
-        worst = std::max(worst, std::abs(double(wanted[i].logits[0][k]) - double(got[i].logits[0][k])));
-      CHECK(worst <= tolerance * largest_logit(wanted[i].logits[0]));
-    }
-  };
-  const auto floats = runtime::open_model(file, "float32", "", policy::WeightFormat{.dtype = DType::f32});
-  CHECK(floats->spec.tied_head);
-  CHECK(policy::parameters(floats->spec) == policy::parameters(numbers->spec));
-  check(*floats, 0);
-
-  const policy::WeightFormat own{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
-  const auto levels = runtime::open_model(file, "auto", "", own);
-  CHECK(levels->spec.quantisation.packing == policy::Quantisation::Packing::gguf);
-  CHECK(levels->weight_format == own);
-  // The head, which is tied to the embedding, keeps its levels.
-  CHECK((!levels->spec.tied_head && levels->spec.quantisation.head == DType::i8));
-  CHECK(policy::parameters(levels->spec) == policy::parameters(numbers->spec));
-  const std::vector<std::string> of_256{"Q2_K is quantised anew to int8 in groups of 32",
-                                        "Q3_K is unpacked to float16, which rounds its numbers",
-                                        "IQ4_XS keeps its levels, with scales and minima rounded to float16"};
-  std::vector<std::string> notes{"Q8_0 is unpacked to float16, which rounds its numbers"};
-  if (model == "llama-256") notes = of_256;
-  for (std::string& note : notes) note = file.filename().string() + ": " + note;
-  CHECK(levels->notes == notes);
-  check(*levels, (model == "llama-256" ? 2 : 1) * logit_tolerance("float16"));  // Q2_K becomes other levels
-
-  const TemporaryFolder temporary;  // packed, it has the same bytes
-  runtime::convert_checkpoint(file, temporary / "packed", "auto", kGoOn);
-  const auto packed = runtime::open_model(temporary / "packed", "auto", "");
-  REQUIRE(packed->weights->unit_bytes() == levels->weights->unit_bytes());
-  CHECK_FALSE(packed->packs());
-  const std::vector<Answer> own_answers = Engine(*levels, policy, prompts).run();
-  const auto again = runtime::open_model(temporary / "packed", "auto", "", own);
-  const std::vector<Answer> packed_answers = Engine(*again, policy, prompts).run();
-  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(difference(own_answers[i], packed_answers[i]) == "");
-
-  runtime::convert_checkpoint(file, temporary / "plain", "float32", kGoOn, true,
-                              policy::WeightFormat{.dtype = DType::f32});
-  check(*runtime::open_model(temporary / "plain", "float32", ""), 0);
-}
-
-TEST_CASE("a head that keeps its levels computes what its numbers compute, wherever it is", "[runtime][golden][gguf]") {
-  const auto numbers = runtime::open_model(data_path("gguf/llama-mixed"), "float32", "");
-  const policy::WeightFormat own{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
-  const auto levels = runtime::open_model(data_path("gguf/llama-mixed.gguf"), "auto", "", own);
-  REQUIRE(levels->spec.quantisation.head == DType::i8);
-  const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 3, {}}, {{9}, 3, {}}, {{30, 2, 17}, 3, {}}};
-  policy::PartialPolicy policy;
-  policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
-  const std::vector<Answer> wanted = Engine(*numbers, policy, prompts, {.backend = "cpu"}).run();
-  const TemporaryFolder spill;
-  std::vector<Answer> first;
-  for (const policy::Fractions weights : {policy::Fractions{{1, 0, 0}}, {{0, 1, 0}}, {{0.3, 0.4, 0.3}}, {{0, 0, 1}}}) {
-    policy.weights = weights;
-    const std::vector<Answer> got =
-        Engine(*levels, policy, prompts, {.backend = backend_name(), .disk_directory = spill.path().string()}).run();
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const auto &expected = wanted[i].logits[0], &found = got[i].logits[0];
-      REQUIRE(found.size() == expected.size());
-      double worst = 0;
-      for (std::size_t k = 0; k < expected.size(); ++k)
-        worst = std::max(worst, std::abs(double(expected[k]) - double(found[k])));
-      CHECK(worst <= logit_tolerance("float16") * largest_logit(expected));
-      if (!first.empty() && std::string(backend_name()) == "cpu") CHECK(difference(first[i], got[i]) == "");
-    }
-    if (first.empty()) first = got;
   }
 }
 

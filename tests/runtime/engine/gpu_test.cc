@@ -52,24 +52,9 @@ policy::PartialPolicy all_on_device(const std::string& retention) {
   return policy;
 }
 
-double largest(const std::vector<float>& logits) {
-  double most = 0;
-  for (const float x : logits) most = std::max(most, std::abs(double(x)));
-  return most;
-}
-
-double deviation(const std::vector<float>& expected, const std::vector<float>& got) {
-  double worst = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double difference = std::abs(double(expected[i]) - double(got.at(i)));
-    if (!(difference <= worst)) worst = difference;  // NaN too
-  }
-  return worst / largest(expected);
-}
-
 /// Between the two likeliest tokens, of the largest |logit|.
 double gap(std::vector<float> logits) {
-  const double most = largest(logits);
+  const double most = largest_logit(logits);
   std::partial_sort(logits.begin(), logits.begin() + 2, logits.end(), std::greater<>());
   return double(logits[0] - logits[1]) / most;
 }
@@ -79,7 +64,7 @@ double gap(std::vector<float> logits) {
 std::size_t compare(const Answer& expected, const Answer& got) {
   for (std::size_t i = 0; i < expected.tokens.size(); ++i) {
     CAPTURE(i);
-    CHECK(deviation(expected.logits[i], got.logits.at(i)) <= kTolerance);
+    CHECK(logit_deviation(expected.logits[i], got.logits.at(i)) <= kTolerance);
     if (gap(expected.logits[i]) < kTolerance && expected.tokens[i] != got.tokens.at(i)) return i;
     REQUIRE(expected.tokens[i] == got.tokens.at(i));
   }
@@ -212,7 +197,7 @@ TEST_CASE("on a GPU cold tokens give what they give on the CPU within tolerance"
     double sum = 0;
     for (std::size_t i = 0; i < a.size(); ++i)
       for (std::size_t token = 0; token < a[i].logits.size(); ++token)
-        sum += deviation(a[i].logits[token], b[i].logits.at(token)) / double(a[i].logits.size() * a.size());
+        sum += logit_deviation(a[i].logits[token], b[i].logits.at(token)) / double(a[i].logits.size() * a.size());
     return sum;
   };
   // A number that the GPU's sums bring over the border of a coarse level moves by a whole one. So the measure is what
