@@ -24,6 +24,7 @@
 #include "tests/cuda_sim/reset_after.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -321,7 +322,7 @@ double deviation(const std::vector<Answer>& expected, const std::vector<Answer>&
     for (std::size_t token = 0; token < expected[i].logits.size(); ++token)
       for (std::size_t j = 0; j < expected[i].logits[token].size(); ++j) {
         const float wanted = expected[i].logits[token][j];
-        worst = std::max(worst, std::abs(double(got[i].logits.at(token)[j]) - double(wanted)));
+        worst = larger_error(worst, std::abs(double(got[i].logits.at(token)[j]) - double(wanted)));
         most = std::max(most, std::abs(double(wanted)));
       }
   return worst / most;

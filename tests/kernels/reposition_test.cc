@@ -110,7 +110,7 @@ double worst_of(Cache& cache, const std::vector<std::byte>& rows, std::size_t sl
                       : cache.type == DType::i4 ? 2 * largest / 15
                                                 : largest * (cache.type == DType::f32 ? 1e-6 : tolerance(cache.type));
   for (int d = 0; d < cache.head_dim; ++d)
-    worst = std::max(
+    worst = larger_error(
         worst,
         std::abs(number_of(rows, slot, cache.type, cache.head_dim, d) - expected[static_cast<std::size_t>(d)]) / step);
   return worst;

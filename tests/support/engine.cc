@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/support/files.h"
+#include "tests/support/numbers.h"
 
 namespace weft::test {
 namespace {
@@ -84,10 +85,8 @@ double largest_logit(const std::vector<float>& logits) {
 
 double logit_deviation(const std::vector<float>& expected, const std::vector<float>& got) {
   double worst = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double difference = std::abs(double(expected[i]) - double(got.at(i)));
-    if (!(difference <= worst)) worst = difference;  // NaN too
-  }
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    worst = larger_error(worst, std::abs(double(expected[i]) - double(got.at(i))));
   return worst / largest_logit(expected);
 }
 

@@ -34,6 +34,9 @@ inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
   return numbers;
 }
 
+/// The larger of two errors. Unlike std::max it takes NaN for the largest, on either side.
+inline double larger_error(double a, double b) { return a >= b || std::isnan(a) ? a : b; }
+
 /// The largest error allowed against fp64, as a share of the largest number expected. Sums are fp32 in every type, and
 /// a result of type `dtype` is rounded once.
 constexpr double tolerance(DType dtype) {

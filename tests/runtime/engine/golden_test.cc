@@ -15,6 +15,7 @@
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
+#include "tests/support/numbers.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -98,10 +99,8 @@ double logit_deviation(const nlohmann::json& expected, const std::vector<float>&
   if (expected.contains("ids")) ids = expected.at("ids").get<std::vector<std::size_t>>();
   else REQUIRE(values.size() == got.size());
   double worst = 0;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const double difference = std::abs(double(got.at(ids[i])) - values[i]);
-    if (!(difference <= worst)) worst = difference;  // NaN too
-  }
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    worst = larger_error(worst, std::abs(double(got.at(ids[i])) - values[i]));
   return worst / expected.at("largest").get<double>();
 }
 
@@ -122,12 +121,12 @@ void compare(const nlohmann::json& expected, std::size_t tokens, const Answer& f
              double tolerance, Deviation& worst) {
   for (const auto& row : expected.at("logits")) {
     const auto token = row.at("generated").get<std::size_t>();
-    if (token < tokens) worst.logits = std::max(worst.logits, logit_deviation(row, forced.logits.at(token)));
+    if (token < tokens) worst.logits = larger_error(worst.logits, logit_deviation(row, forced.logits.at(token)));
   }
   const auto logprobs = first_of<double>(expected.at("logprobs"), tokens);
   for (std::size_t i = 0; i < logprobs.size(); ++i)
-    worst.logprobs = std::max(worst.logprobs,
-                              std::abs(double(forced.logprobs.at(i)) - logprobs[i]) / largest_logit(forced.logits[i]));
+    worst.logprobs = larger_error(
+        worst.logprobs, std::abs(double(forced.logprobs.at(i)) - logprobs[i]) / largest_logit(forced.logits[i]));
 
   // Where the two most likely tokens are closer than the tolerance either may come, and another text follows.
   const auto ids = first_of<std::int32_t>(expected.at("greedy_ids"), tokens);
@@ -137,8 +136,8 @@ void compare(const nlohmann::json& expected, std::size_t tokens, const Answer& f
   CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) ==
         std::vector(ids.begin(), ids.begin() + certain));
   for (std::size_t i = 0; i < static_cast<std::size_t>(certain); ++i) {
-    worst.logprobs = std::max(worst.logprobs, std::abs(double(free.token_logprobs.chosen.at(i)) - logprobs[i]) /
-                                                  largest_logit(free.logits[i]));
+    worst.logprobs = larger_error(worst.logprobs, std::abs(double(free.token_logprobs.chosen.at(i)) - logprobs[i]) /
+                                                      largest_logit(free.logits[i]));
     REQUIRE(free.token_logprobs.top.at(i).at(0).token == ids[i]);
     REQUIRE(free.token_logprobs.top[i][0].logprob == free.token_logprobs.chosen[i]);
   }

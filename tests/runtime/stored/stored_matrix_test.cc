@@ -14,6 +14,7 @@
 #include "runtime/gguf/block_format.h"
 #include "tests/support/files.h"
 #include "tests/support/gguf.h"
+#include "tests/support/numbers.h"
 #include "tests/support/safetensors.h"
 
 using namespace weft;
@@ -123,9 +124,9 @@ TEST_CASE("what memory has of GGUF's blocks is as near to their numbers as the d
         double most = 0, off = 0;
         for (std::size_t i = group; i < group + 32; ++i) {
           most = std::max(most, std::abs(double{wanted[i]}));
-          off = std::max(off, std::abs(double{kept[i]} - double{wanted[i]}));
+          off = larger_error(off, std::abs(double{kept[i]} - double{wanted[i]}));
         }
-        worst = std::max(worst, most > 0 ? off / most : off);
+        worst = larger_error(worst, most > 0 ? off / most : off);
       }
       CHECK((worst > 0) == !format.exact);
       CHECK(worst <= (format.group == 32 ? 1.0 / 1024 : 1.0 / 250));
