@@ -4,9 +4,9 @@
 
 namespace weft::kernels {
 
-std::string kernel_kind(const Backend& backend) {
+std::string kernel_kind(const Backend& backend, Arithmetic arithmetic) {
   if (backend.name() != "cpu") return "CUDA on " + backend.description();
-  return vector_kernels().front()->name;
+  return vector_kernels().front()->name + std::string(arithmetic == Arithmetic::bfloat16 ? ", bfloat16 products" : "");
 }
 
 bool same_bits(const std::string& a, const std::string& b) {

@@ -7,8 +7,9 @@
 
 namespace weft::kernels {
 
-/// "AVX-512", "AVX2" or "plain C++" for the CPU; "CUDA on ..." for a card.
-std::string kernel_kind(const Backend& backend);
+/// "AVX-512", "AVX2" or "plain C++" for the CPU, with ", bfloat16 products" in that arithmetic; "CUDA on ..." for a
+/// card.
+std::string kernel_kind(const Backend& backend, Arithmetic arithmetic = Arithmetic::exact);
 
 /// Whether kernels of these kinds give the same bits.
 bool same_bits(const std::string& a, const std::string& b);

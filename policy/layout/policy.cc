@@ -211,8 +211,7 @@ nlohmann::ordered_json Policy::to_json() const {
   if (weight_format) {
     object["weights"]["dtype"] = name_of(weight_format->dtype);
     if (weight_format->quantised()) object["weights"]["group"] = weight_format->group;
-    if (weight_format->quantised() || weight_format->arithmetic == Arithmetic::bfloat16)
-      object["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
+    if (weight_format->names_arithmetic()) object["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
   }
   object["kv"] = policy::to_json(kv);
   if (kv_format.dtype) object["kv"]["dtype"] = name_of(*kv_format.dtype);

@@ -51,8 +51,7 @@ int group_from_number(std::int64_t group, const std::string& where) {
 std::string to_text(const WeightFormat& format) {
   std::string text = name_of(format.dtype);
   if (format.quantised()) text += " in groups of " + std::to_string(format.group);
-  if (format.quantised() || format.arithmetic == Arithmetic::bfloat16)
-    text += std::string(", ") + name_of(format.arithmetic) + " arithmetic";
+  if (format.names_arithmetic()) text += std::string(", ") + name_of(format.arithmetic) + " arithmetic";
   return text;
 }
 

@@ -10,11 +10,15 @@
 namespace weft::policy {
 
 struct WeightFormat {
-  DType dtype = DType::f16;                  ///< if a float type: the highest precision that the weights may have
-  int group = 64;                            ///< numbers of a row that share a scale, if quantised
-  Arithmetic arithmetic = Arithmetic::int8;  ///< applies to quantised weights; bfloat16: to bf16 weights
+  DType dtype = DType::f16;  ///< if a float type: the highest precision that the weights may have
+  int group = 64;            ///< numbers of a row that share a scale, if quantised
+  /// int8 stands for the default too: integers for quantised weights, bfloat16 for bf16 weights on a CPU that can, else
+  /// exact.
+  Arithmetic arithmetic = Arithmetic::int8;
 
   bool quantised() const { return is_quantised(dtype); }
+  /// Whether the arithmetic is more than what bf16 and other float weights have by default.
+  bool names_arithmetic() const { return quantised() || (dtype == DType::bf16 && arithmetic != Arithmetic::int8); }
   bool operator==(const WeightFormat&) const = default;
 };
 

@@ -101,9 +101,9 @@ DType Cost::weights_of(Stage stage) const {
   // policy::quantises() is false for the matrices of these stages.
   const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
   const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
-  const bool pairs = format && format->arithmetic == Arithmetic::bfloat16;
+  const bool exact = format && (format->quantised() || format->arithmetic == Arithmetic::exact);
   // On a CPU exact products take equally long with both 16-bit types.
-  return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
+  return type == DType::bf16 && machine_.device_is_host_memory && exact ? DType::f16 : type;
 }
 
 double Cost::steps(Stage stage, int layer, double rows, bool packed) const {

@@ -21,6 +21,13 @@ template <class Number> Number checked(Number value, Number least, Number most, 
 }
 int checked_size(int value, const char* flag) { return checked(value, 1, policy::kMostSequences, flag); }
 
+/// The format that the files at `model` have, if an arithmetic can be chosen for it.
+std::optional<policy::WeightFormat> stored_format(const std::filesystem::path& model) {
+  const policy::ModelSpec spec = read_model_spec(model);
+  if (auto levels = runtime::format_of(spec.quantisation, std::nullopt, model)) return levels;
+  return spec.dtype == DType::bf16 ? std::optional(policy::WeightFormat{.dtype = spec.dtype}) : std::nullopt;
+}
+
 }  // namespace
 
 void PolicyFlags::add_to(CLI::App& app) {
@@ -98,8 +105,8 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option(
          "--weight-arithmetic", weight_arithmetic,
          "For int8 and int4 weights: int8 (the default) also rounds the numbers that they are multiplied with to 8 "
-         "bits, which is faster; exact does not. For bfloat16 weights: bfloat16 rounds those numbers to bfloat16, on "
-         "processors that can multiply bfloat16; exact (the default) does not")
+         "bits, which is faster; exact does not. For bfloat16 weights: bfloat16 (the default on processors that can "
+         "multiply bfloat16) rounds those numbers to bfloat16; exact does not")
       ->group("Policy");
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 
@@ -144,7 +151,7 @@ void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::fi
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
   if (name.empty() && !policy.weight_format && !weight_arithmetic.empty() && !model.empty())
-    policy.weight_format = format_of(read_model_spec(model).quantisation, std::nullopt, model);
+    policy.weight_format = stored_format(model);
   // A detail applies to those acceptable formats that have it.
   auto all = other_weight_formats();
   all.insert(all.begin(), policy.weight_format);
@@ -157,7 +164,8 @@ void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::fi
   if (!weight_arithmetic.empty() && std::none_of(all.begin(), all.end(), knows)) {
     if (all.empty())
       throw UsageError(
-          "--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16, and for models that are quantised");
+          "--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16, and for models that have such "
+          "weights");
     policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // refuses it
   }
   set_details(policy.weight_format);

@@ -21,11 +21,20 @@ constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 constexpr int kMostThreads = 1024;
 
 void require_arithmetic(const std::optional<policy::WeightFormat>& format, const kernels::Backend& backend) {
-  if (format && format->arithmetic == Arithmetic::bfloat16 && backend.device_is_host_memory() &&
-      !kernels::multiplies_bf16())
+  if (format && format->arithmetic == Arithmetic::bfloat16 && backend.name() == "cpu" && !kernels::multiplies_bf16())
     throw UsageError(
         "--weight-arithmetic bfloat16: this processor does not multiply bfloat16 numbers (AVX512-BF16); "
         "leave it out, and products are exact");
+}
+
+/// source.weight_format with the arithmetic that products have on this backend: bf16 weights are multiplied by rounded
+/// numbers where a CPU can, as vLLM and transformers do, unless a user asks for exact products.
+std::optional<policy::WeightFormat> format_on(const kernels::Backend& backend, const ModelSource& source) {
+  const auto format = source.weight_format.value_or(policy::WeightFormat{.dtype = source.type});
+  if (format.dtype != DType::bf16 || format.arithmetic != Arithmetic::int8 || backend.name() != "cpu" ||
+      !kernels::multiplies_bf16())
+    return source.weight_format;
+  return policy::WeightFormat{.dtype = DType::bf16, .arithmetic = Arithmetic::bfloat16};
 }
 
 /// What a run may take of the memory that is free: a share of it, and where there is little, not what the process needs
@@ -125,7 +134,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.in_files(u));
   if (source.packs()) sizing_.copy_bytes = packed_copy_bytes(source);
   sizing_.kv = source.type;
-  sizing_.weight_format = source.weight_format;
+  sizing_.weight_format = format_on(*backend_, source);
   sizing_.product = backend_->product_type(policy::multiplied_type(source.type, source.weight_format));
   if (backend_->unpacks_weights()) sizing_.unpacked_bytes = source.weights->unpacked_bytes();
   sizing_.disk_reads_device = backend_->device_is_host_memory();
@@ -135,7 +144,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   if (source.packs()) free.bytes[2] += packed_copy_there(source, machine.disk_directory);
   require_arithmetic(source.weight_format, *backend_);
   Decision decision = decide(*backend_, free);
-  decision.policy.weight_format = source.weight_format;
+  decision.policy.weight_format = sizing_.weight_format;
   workload_ = decision.work;
   policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, sizing_, free,
                              backend_->device_is_host_memory());

@@ -92,8 +92,9 @@ void warn_of_memory(const Session& session, const std::string& disk_directory) {
 }
 
 /// Puts this run's kernels into the record. Warns if earlier ones round differently.
-void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std::string& output) {
-  const std::string kind = kernels::kernel_kind(backend);
+void name_kernels(LiveRecord& record, const Session& session, const std::string& output) {
+  const auto format = session.policy().weight_format.value_or(policy::WeightFormat{});
+  const std::string kind = kernels::kernel_kind(session.backend(), format.arithmetic);
   if (const std::string others = record.add_kernels(kind); !others.empty())
     log_warn(
         "{}: some answers were computed by {}, the rest will be by {}, which rounds differently: a request may "
@@ -283,7 +284,7 @@ int run_classes(Job& job, const LengthClasses& classes, const SavedWork& saved) 
       session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
     }
     if (i == 0) {
-      name_kernels(job.record, session->backend(), job.options.output);
+      name_kernels(job.record, *session, job.options.output);
       if (job.source.checkpoint && !job.pipe()) read_small_weights(*job.source.checkpoint, job.record, job.stop);
       begin_results(job, session->policy().retention);
       if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/linear/linear_cpu.h"
 #include "runtime/model/model_source.h"
 #include "tests/runtime/engine/drawn_ways.h"
 #include "tests/support/engine.h"
@@ -43,10 +42,9 @@ struct Subject {
 };
 
 /// A checkpoint whose units are ranges of its files, or the shape "random" with random weights, whose units are made.
-/// `weights`: "int4", "int8", or "bfloat16", which is multiplied in its arithmetic where this processor can.
+/// `weights`: "int4", "int8" or "bfloat16".
 std::unique_ptr<runtime::ModelSource> open_source(const Subject& subject, const TemporaryFolder& folder) {
-  auto format = policy::weight_format_from_text(subject.weights.empty() ? "auto" : subject.weights, "test");
-  if (format && format->dtype == DType::bf16 && kernels::multiplies_bf16()) format->arithmetic = Arithmetic::bfloat16;
+  const auto format = policy::weight_format_from_text(subject.weights.empty() ? "auto" : subject.weights, "test");
   if (subject.model == "sinks") return open_sinks(format);
   if (subject.model != "random") return runtime::open_model(data_path("golden") / subject.model, "auto", "", format);
   write_text(folder / "config.json", kTinyConfig);

@@ -81,7 +81,7 @@ class Case(unittest.TestCase):
                                 self.folder / "report.json")
         self.assertEqual(exact, wanted)
         self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "exact")
-        self.refused(USAGE, ["is only for --weight-dtype int8, int4 and bfloat16, and for models that are quantised"],
+        self.refused(USAGE, ["is only for --weight-dtype int8, int4 and bfloat16, and for models that have such weights"],
                      "generate", "--model", GGUF / "llama-f16.gguf", "--input", self.folder / "in.jsonl", "--output",
                      self.folder / "none.jsonl", "--weight-arithmetic", "exact")
 
