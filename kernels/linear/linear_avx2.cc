@@ -40,6 +40,10 @@ struct Avx2 {
     const Padded<T> padded(p, n);
     return {load_half(padded.data()), load_half(padded.data() + kHalf)};
   }
+  static void store(float* p, V v) {
+    _mm256_storeu_ps(p, v.low);
+    _mm256_storeu_ps(p + kHalf, v.high);
+  }
   static void store_first(float* p, V v, std::int64_t n) {
     alignas(32) float lanes[kPartialSums];
     _mm256_store_ps(lanes, v.low);

@@ -7,7 +7,9 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/error.h"
 #include "kernels/linear/linear_kernels.h"
@@ -329,14 +331,14 @@ void linear_pairs(const Linear& op, ThreadPool& pool) {
   linear_by(*pair_kernels_avx512(), pairs, pool);
 }
 
-/// Computes in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
-void linear_int8(const Linear& op, ThreadPool& pool, LinearPath path) {
+/// Computes products of one x in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
+void linear_int8(std::span<const Linear> products, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
   if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)
-    return linear_integer(op, *integer_kernels_avx512(), linear_kernels_avx512()->finish_sums, pool);
+    return linear_integer(products, *integer_kernels_avx512(), linear_kernels_avx512()->finish_sums, pool);
   if (path != LinearPath::plain && cpu_has_avx2() && integer_kernels_avx2() != nullptr)
-    return linear_integer(op, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
-  linear_integer(op, *integer_kernels_plain(), finish_plain, pool);
+    return linear_integer(products, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
+  linear_integer(products, *integer_kernels_plain(), finish_plain, pool);
 }
 
 const LinearKernels* kernels_of(LinearPath path) {
@@ -369,7 +371,7 @@ std::vector<LinearPath> linear_paths() {
 
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (op.x.rows == 0 || op.weight.rows == 0) return;
-  if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8(op, pool, path);
+  if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8({&op, 1}, pool, path);
   if (op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && path == LinearPath::automatic &&
       op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0)
     return linear_pairs(op, pool);
@@ -380,6 +382,19 @@ void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (kernels == nullptr)
     throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " + name_of(best));
   linear_by(*kernels, op, pool);
+}
+
+void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) {
+  std::vector<Linear> products;
+  for (const LinearGroup::Part& part : op.parts)
+    if (part.weight.rows > 0) products.push_back(op.linear(part));
+  const auto alike = [&](const Linear& product) {
+    return is_quantised(product.weight.dtype) && product.weight.group == products.front().weight.group;
+  };
+  if (op.x.rows > 0 && !products.empty() && op.arithmetic == Arithmetic::int8 &&
+      std::all_of(products.begin(), products.end(), alike))
+    return linear_int8(products, pool, path);
+  for (const Linear& product : products) linear_cpu(product, pool, path);
 }
 
 }  // namespace weft::kernels

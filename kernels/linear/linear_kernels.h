@@ -77,6 +77,7 @@ struct Finish {
   bool accumulate;
   float* out;  // [columns]
   std::int64_t columns;
+  std::int64_t rows = 1, sums_stride = 0, out_stride = 0;  // more than one row: for finish_sums
 };
 
 struct LinearKernels {

@@ -32,6 +32,7 @@ struct Plain {
   template <class T> static V load_first(const T* p, std::int64_t n) {
     return each([&](std::size_t i) { return static_cast<std::int64_t>(i) < n ? static_cast<float>(p[i]) : 0.0f; });
   }
+  static void store(float* p, const V& v) { std::copy(v.begin(), v.end(), p); }
   static void store_first(float* p, const V& v, std::int64_t n) { std::copy_n(v.begin(), n, p); }
   static V add(const V& a, const V& b) {
     return each([&](std::size_t i) { return a[i] + b[i]; });

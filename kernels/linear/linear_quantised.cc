@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 
 #include "kernels/quantised.h"
 
@@ -14,17 +15,24 @@ constexpr std::int64_t kPartGroups = 16;                             // groups o
 constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;         // levels of x, unless that is less than 64 rows
 constexpr std::int64_t kLevelWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
 
-/// Some rows of x against all weights. Threads first quantise parts of blocks of rows, then take tasks of a few tiles
-/// each. The rows of a block lie interleaved, and a part is whole cache lines, so that no two threads write the same.
+std::int64_t bytes_of_levels(const QuantisedLayout& layout) {
+  return layout.groups() * (layout.group + 2 * static_cast<std::int64_t>(sizeof(float)));
+}
+
+/// Some rows of x against all weights of some products, which have groups of one size. Threads first quantise parts of
+/// blocks of rows, then take tasks of a few tiles each. The rows of a block lie interleaved, and a part is whole cache
+/// lines, so that no two threads write the same.
 class IntegerPass {
  public:
-  IntegerPass(const Linear& op, const IntegerKernels& kernels, void (*finish_row)(const Finish&),
+  IntegerPass(std::span<const Linear> products, const IntegerKernels& kernels, void (*finish_rows)(const Finish&),
               std::int64_t first_row, std::int64_t rows)
-      : op_(op), kernels_(kernels), finish_(finish_row), layout_(QuantisedLayout::of(op.weight)), first_row_(first_row),
-        rows_(rows), block_rows_(divide_up(rows, divide_up(rows, kernels.rows))) {}
-
-  static std::int64_t row_bytes(const QuantisedLayout& layout) {
-    return layout.groups() * (layout.group + 2 * static_cast<std::int64_t>(sizeof(float)));
+      : products_(products), kernels_(kernels), finish_(finish_rows),
+        layout_(QuantisedLayout::of(products.front().weight)), first_row_(first_row), rows_(rows),
+        block_rows_(divide_up(rows, divide_up(rows, kernels.rows))) {
+    for (const Linear& product : products) {
+      outputs_ += product.weight.rows;
+      tiles_ += QuantisedLayout::of(product.weight).tiles();
+    }
   }
 
   void run(ThreadPool::Turn& turn, int threads) {
@@ -34,10 +42,10 @@ class IntegerPass {
     scale_ = shared, sum_ = shared + floats;
     levels_ = reinterpret_cast<std::int8_t*>(shared + 2 * floats);
     parts_ = blocks * block_parts();
-    const std::int64_t useful = 1 + rows_ * layout_.rows * layout_.cols / kLevelWorkPerThread;
+    const std::int64_t useful = 1 + rows_ * outputs_ * layout_.cols / kLevelWorkPerThread;
     threads = static_cast<int>(std::min<std::int64_t>(threads, useful));
-    task_tiles_ = std::clamp<std::int64_t>(layout_.tiles() / (8 * threads), 1, kTaskTiles);
-    turn.run(std::min<std::int64_t>(threads, std::max(parts_, divide_up(layout_.tiles(), task_tiles_))),
+    task_tiles_ = std::clamp<std::int64_t>(tiles_ / (8 * threads), 1, kTaskTiles);
+    turn.run(std::min<std::int64_t>(threads, std::max(parts_, divide_up(tiles_, task_tiles_))),
              [&](std::int64_t, int thread) { work(turn, thread); });
   }
 
@@ -51,11 +59,10 @@ class IntegerPass {
     while (quantised_.load(std::memory_order_acquire) < parts_) std::this_thread::yield();  // parts of other threads
     const std::size_t floats = static_cast<std::size_t>(block_rows_ * kLayoutRows);
     float* const sums = reinterpret_cast<float*>(turn.scratch(thread, floats * sizeof(float)));
-    const std::int64_t tasks = divide_up(layout_.tiles(), task_tiles_);
+    const std::int64_t tasks = divide_up(tiles_, task_tiles_);
     for (; mine < parts_ + tasks; mine = next_++) {
       const std::int64_t first = (mine - parts_) * task_tiles_;
-      for (std::int64_t tile = first; tile < std::min(first + task_tiles_, layout_.tiles()); ++tile)
-        multiply(tile, sums);
+      for (std::int64_t tile = first; tile < std::min(first + task_tiles_, tiles_); ++tile) multiply(tile, sums);
     }
   }
 
@@ -68,8 +75,9 @@ class IntegerPass {
     const std::int64_t block = part / block_parts(), group = part % block_parts() * kPartGroups;
     const std::int64_t first = block * block_rows_, rows = std::min(block_rows_, rows_ - first);
     const std::int64_t column = group * layout_.group;
+    const ConstView& x = products_.front().x;
     for (std::int64_t row = 0; row < rows; ++row)
-      kernels_.quantise({.from = op_.x.as<float>() + (first_row_ + first + row) * op_.x.stride + column,
+      kernels_.quantise({.from = x.as<float>() + (first_row_ + first + row) * x.stride + column,
                          .columns = layout_.cols - column,
                          .groups = std::min(kPartGroups, layout_.groups() - group),
                          .group = layout_.group,
@@ -79,9 +87,9 @@ class IntegerPass {
                          .rows = rows});
   }
 
-  const decltype(IntegerKernels::tile4)& kernels_of_weights() const {
-    if (layout_.dtype != DType::i4) return kernels_.tile8;
-    switch (layout_.table) {
+  const decltype(IntegerKernels::tile4)& kernels_of(const QuantisedLayout& weights) const {
+    if (weights.dtype != DType::i4) return kernels_.tile8;
+    switch (weights.table) {
       case LevelTable::e2m1: return kernels_.tile_table[0];
       case LevelTable::iq4_nl: return kernels_.tile_table[1];
       case LevelTable::even: break;
@@ -89,42 +97,46 @@ class IntegerPass {
     return kernels_.tile4;
   }
 
+  /// `tile` counts the tiles of all products.
   void multiply(std::int64_t tile, float* sums) const {
-    const auto& kernels = kernels_of_weights();
-    const auto& table = level_table(layout_.table);
+    const Linear* op = products_.data();
+    QuantisedLayout weights = layout_;
+    for (; tile >= weights.tiles(); weights = QuantisedLayout::of((++op)->weight)) tile -= weights.tiles();
+    const auto& kernels = kernels_of(weights);
+    const auto& table = level_table(weights.table);
+    const std::int64_t column = tile * kLayoutRows;
+    const auto bias_size = static_cast<std::int64_t>(size_of(op->bias.dtype));
     for (std::int64_t first = 0, block = 0; first < rows_; first += block_rows_, ++block) {
       const std::int64_t rows = std::min(block_rows_, rows_ - first);
       kernels[rows - 1]({.x = levels_ + block * block_levels(),
                          .x_scale = scale_ + block * block_floats(),
                          .x_sum = sum_ + block * block_floats(),
-                         .weight = op_.weight.as<std::byte>() + tile * layout_.tile_bytes(),
-                         .groups = layout_.groups(),
-                         .quads = layout_.group / kQuad,
+                         .weight = op->weight.as<std::byte>() + tile * weights.tile_bytes(),
+                         .groups = weights.groups(),
+                         .quads = weights.group / kQuad,
                          .table = table.data(),
                          .prefetch = first == 0,
                          .sums = sums});
-      for (std::int64_t row = 0; row < rows; ++row) finish(first + row, tile, sums + row * kLayoutRows);
+      finish_({.sums = sums,
+               .lane_step = 0,
+               .bias = op->bias ? op->bias.as<std::byte>() + column * bias_size : nullptr,
+               .bias_type = op->bias.dtype,
+               .activation = op->activation,
+               .accumulate = op->accumulate,
+               .out = op->out.as<float>() + (first_row_ + first) * op->out.stride + column,
+               .columns = std::min(kLayoutRows, weights.rows - column),
+               .rows = rows,
+               .sums_stride = kLayoutRows,
+               .out_stride = op->out.stride});
     }
   }
 
-  void finish(std::int64_t row, std::int64_t tile, const float* sums) const {
-    const std::int64_t column = tile * kLayoutRows;
-    const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
-    finish_({.sums = sums,
-             .lane_step = 0,
-             .bias = op_.bias ? op_.bias.as<std::byte>() + column * bias_size : nullptr,
-             .bias_type = op_.bias.dtype,
-             .activation = op_.activation,
-             .accumulate = op_.accumulate,
-             .out = op_.out.as<float>() + (first_row_ + row) * op_.out.stride + column,
-             .columns = std::min(kLayoutRows, layout_.rows - column)});
-  }
-
-  const Linear& op_;
+  const std::span<const Linear> products_;
   const IntegerKernels& kernels_;
   void (*const finish_)(const Finish&);
-  const QuantisedLayout layout_;
+  const QuantisedLayout layout_;  // of the first product
   const std::int64_t first_row_, rows_, block_rows_;
+  std::int64_t outputs_ = 0, tiles_ = 0;  // of all products
   std::int64_t task_tiles_ = 1, parts_ = 0;
   std::int8_t* levels_ = nullptr;            // [blocks][quads][rows of the block][4], a block in whole cache lines
   float *scale_ = nullptr, *sum_ = nullptr;  // [blocks][groups][rows of the block], in the same way
@@ -134,13 +146,16 @@ class IntegerPass {
 
 }  // namespace
 
-void linear_integer(const Linear& op, const IntegerKernels& kernels, void (*finish)(const Finish&), ThreadPool& pool) {
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, IntegerPass::row_bytes(QuantisedLayout::of(op.weight)));
+void linear_integer(std::span<const Linear> products, const IntegerKernels& kernels, void (*finish)(const Finish&),
+                    ThreadPool& pool) {
+  const std::int64_t all = products.front().x.rows;
+  const std::int64_t row_bytes =
+      std::max<std::int64_t>(1, bytes_of_levels(QuantisedLayout::of(products.front().weight)));
   const std::int64_t most = std::max<std::int64_t>(64, kLevelBytes / row_bytes);
-  const std::int64_t rows = divide_up(op.x.rows, divide_up(op.x.rows, most));
+  const std::int64_t rows = divide_up(all, divide_up(all, most));
   ThreadPool::Turn turn(pool);
-  for (std::int64_t row = 0; row < op.x.rows; row += rows)
-    IntegerPass(op, kernels, finish, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
+  for (std::int64_t row = 0; row < all; row += rows)
+    IntegerPass(products, kernels, finish, row, std::min(rows, all - row)).run(turn, pool.threads());
 }
 
 }  // namespace weft::kernels

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/linear/linear_kernels.h"
 #include "kernels/machine/thread_pool.h"
@@ -64,9 +65,10 @@ const IntegerKernels* integer_kernels_avx512();  ///< null if the file was compi
 const IntegerKernels* integer_kernels_avx2();
 const IntegerKernels* integer_kernels_plain();
 
-/// Computes `op`, which has passed check() and has quantised weights, in integer arithmetic. `finish` takes
-/// Finish::sums [columns].
-void linear_integer(const Linear& op, const IntegerKernels& kernels, void (*finish)(const Finish&), ThreadPool& pool);
+/// Computes products of the same x, which have passed check() and have quantised weights in groups of one size, in
+/// integer arithmetic. x becomes levels once. `finish` takes Finish::sums [rows][columns].
+void linear_integer(std::span<const Linear> products, const IntegerKernels& kernels, void (*finish)(const Finish&),
+                    ThreadPool& pool);
 /// Plain C++, for processors without AVX2: the same bits, slowly.
 void finish_plain(const Finish&);
 /// Computes `op`, which has passed check(), with weights of any type, in Arithmetic::exact.

@@ -23,6 +23,7 @@ struct Avx512 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
   }
   static V load_first(const bf16* p, std::int64_t n) { return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+  static void store(float* p, V v) { _mm512_storeu_ps(p, v); }
   static void store_first(float* p, V v, std::int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
 
   static V add(V a, V b) { return _mm512_add_ps(a, b); }

@@ -167,8 +167,10 @@ void CpuOps::run(const Linear& op, Stream&) const {
   linear_cpu(op, pool_);
 }
 
-void CpuOps::run(const LinearGroup& op, Stream& stream) const {
-  for (const LinearGroup::Part& part : op.parts) run(op.linear(part), stream);
+void CpuOps::run(const LinearGroup& op, Stream&) const {
+  check(op);
+  for (const LinearGroup::Part& part : op.parts) require_f32("linear", {{"x", op.x}, {"out", part.out}});
+  linear_group_cpu(op, pool_);
 }
 
 void CpuOps::run(const UnpackWeights& op, Stream&) const {

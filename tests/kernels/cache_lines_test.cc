@@ -82,7 +82,7 @@ TEST_CASE("threads that quantise rows for an integer product share no cache line
     ThreadPool pool(3);
     for (int again = 0; again < 50 && found.calls.size() < 2; ++again) {
       found.of_line.clear(), found.shared = 0, found.calls.clear();
-      linear_integer(op, telling, finish_plain, pool);
+      linear_integer({&op, 1}, telling, finish_plain, pool);
       if (m == 1) break;  // may be one part
     }
     if (m > 1) CHECK(found.calls.size() > 1);

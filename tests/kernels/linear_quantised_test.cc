@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/error.h"
@@ -49,7 +50,7 @@ struct Quantised {
 struct Product {
   std::int64_t m = 1, n = 16, k = 64;
   Activation activation = Activation::none;
-  bool accumulate = false;
+  bool accumulate = false, biased = true;
 };
 
 std::vector<float> multiply(const Product& p, const std::vector<float>& x, const ConstView& weight,
@@ -57,7 +58,7 @@ std::vector<float> multiply(const Product& p, const std::vector<float>& x, const
   std::vector<float> out(static_cast<std::size_t>(p.m * p.n), 0.25f);
   linear_cpu({.x = ConstView(x.data(), DType::f32, p.m, p.k),
               .weight = weight,
-              .bias = ConstView(bias.data(), DType::f32, 1, p.n),
+              .bias = p.biased ? ConstView(bias.data(), DType::f32, 1, p.n) : ConstView{},
               .out = View(out.data(), DType::f32, p.m, p.n),
               .activation = p.activation,
               .accumulate = p.accumulate,
@@ -70,11 +71,18 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-const std::vector<Product> kProducts{{1, 16, 64},   {1, 1, 1},
-                                     {2, 50, 200},  {7, 17, 63},
-                                     {8, 48, 128},  {9, 33, 257, Activation::gelu, true},
-                                     {13, 64, 320}, {17, 96, 192},
-                                     {40, 100, 96}, {3, 16, 3000, Activation::silu}};
+const std::vector<Product> kProducts{{1, 16, 64},
+                                     {1, 1, 1},
+                                     {2, 50, 200},
+                                     {7, 17, 63},
+                                     {8, 48, 128},
+                                     {9, 33, 257, Activation::gelu, true},
+                                     {13, 64, 320},
+                                     {17, 96, 192},
+                                     {40, 100, 96},
+                                     {3, 16, 3000, Activation::silu},
+                                     {25, 40, 128, Activation::none, false, false},
+                                     {14, 48, 200, Activation::none, true, false}};
 
 }  // namespace
 
@@ -325,6 +333,41 @@ TEST_CASE("linear: integer products have the same bits on every instruction set"
     }
     CHECK(error <= 4e-4 * size);  // 8 bits of x: a relative error below 2 %
   }
+}
+
+TEST_CASE("linear: quantised products of one x have the same bits together and alone", "[linear][quantised]") {
+  const bool alike = GENERATE(true, false);  // groups of one size, so that they share the levels of x
+  const bool biased = GENERATE(false, true);
+  const Arithmetic arithmetic = GENERATE(Arithmetic::exact, Arithmetic::int8);
+  constexpr std::int64_t in = 200;
+  std::vector<Quantised> weights;
+  unsigned seed = 30;
+  for (const auto& [dtype, group, columns] : {std::tuple{DType::i8, 64, 48}, std::tuple{DType::i4, 64, 20},
+                                              std::tuple{DType::i4, alike ? 64 : 32, 16}, std::tuple{DType::i8, 64, 1}})
+    weights.emplace_back(dtype, group, columns, in, normal(static_cast<std::size_t>(columns * in), ++seed));
+  const auto bias = normal(48, 29);
+  ThreadPool pool(3);
+  for (const std::int64_t rows : {1, 12, 29})
+    for (const LinearPath path : linear_paths()) {
+      CAPTURE(alike, biased, rows, name_of(path), static_cast<int>(arithmetic));
+      const auto x = normal(static_cast<std::size_t>(rows * in), 28);
+      std::vector<std::vector<float>> together, alone;
+      for (const Quantised& q : weights) alone.emplace_back(static_cast<std::size_t>(rows * q.layout.rows), 0.5f);
+      together = alone;
+      LinearGroup all{.x = ConstView(x.data(), DType::f32, rows, in), .parts = {}, .arithmetic = arithmetic};
+      std::vector<LinearGroup::Part> parts;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const std::int64_t columns = weights[i].layout.rows;
+        parts.push_back({weights[i].view(), biased ? ConstView(bias.data(), DType::f32, 1, columns) : ConstView{},
+                         View(together[i].data(), DType::f32, rows, columns)});
+        Linear single = all.linear(parts[i]);
+        single.out = View(alone[i].data(), DType::f32, rows, columns);
+        linear_cpu(single, pool, path);
+      }
+      all.parts = parts;
+      linear_group_cpu(all, pool, path);
+      for (std::size_t i = 0; i < weights.size(); ++i) CHECK(same_bits(together[i], alone[i]));
+    }
 }
 
 TEST_CASE("linear: a row of a quantised product depends on that row alone", "[linear][quantised]") {
