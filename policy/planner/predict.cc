@@ -37,13 +37,7 @@ class Predictor {
   /// The share of sequences whose prompt is computed.
   double own() const { return begins_.own; }
   /// The first sweep, and those in which further prompts of the block begin, where they are too many for one.
-  Phase prefill(std::int64_t live) const {
-    const double prompts = double(std::min<std::int64_t>(live, policy_.gpu_batch_size)) * begins_.own;
-    const double full = prompts * begins_.prompt / double(footprint_.workspace.first_tokens);
-    const double sweeps = std::max(1.0, std::ceil(std::min(full, prompts)));
-    return sweeps *
-           phase(first_, {.prefill = true, .live = live, .tokens = begins_.prompt, .own = begins_.own / sweeps});
-  }
+  Phase prefill(std::int64_t live) const { return first_sweeps(live) * phase(first_, first_sweep_of(live)); }
 
   /// All sweeps after the first token. Sequences end at different lengths, so on average only a part of a block is
   /// alive.
@@ -56,6 +50,24 @@ class Predictor {
     const auto at = [&](double sweep) { return sweeps(alive, std::min(most, work.prompt() + sweep)); };
     if (work.prompt() + 1 >= most) return count * at(1);
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
+  }
+
+  /// The first sweep of a full block, and some decode sweeps halfway through the answers.
+  std::vector<SimulatedSweeps> sweeps_in_time() const {
+    const Workload& work = problem_.work;
+    const std::int64_t block = policy_.block_size();
+    std::array<double, offload::kLanes.size()> bytes{};
+    std::vector<SimulatedSweeps> all;
+    const auto add = [&](const Schedule& made, const Sweep& sweep) {
+      all.push_back({made, in_time(made, sweep, bytes)});
+      for (const Op& op : made.ops)
+        all.back().trace.bytes.push_back(
+            op.kind == Op::Kind::compute ? 0 : static_cast<std::uint64_t>(cost_.bytes(op, sweep)));
+    };
+    add(first_, first_sweep_of(block));
+    const double visible = std::min(double(work.most_slots()), work.prompt() + work.generation() / 2);
+    if (sweeps_ > 0) add(decode_, {.live = block, .visible = visible});
+    return all;
   }
 
   /// For more requests than places, which are refilled.
@@ -95,11 +107,21 @@ class Predictor {
   }
 
  private:
+  /// The number of sweeps in which a block's prompts begin.
+  double first_sweeps(std::int64_t live) const {
+    const double prompts = double(std::min<std::int64_t>(live, policy_.gpu_batch_size)) * begins_.own;
+    const double full = prompts * begins_.prompt / double(footprint_.workspace.first_tokens);
+    return std::max(1.0, std::ceil(std::min(full, prompts)));
+  }
+  Sweep first_sweep_of(std::int64_t live) const {
+    return {.prefill = true, .live = live, .tokens = begins_.prompt, .own = begins_.own / first_sweeps(live)};
+  }
   Schedule schedule(int first, int steps) const {
     Schedule made = zigzag(footprint_.shape, first, steps);
     return policy_.overlap ? made : serialize(std::move(made));
   }
-  Phase phase(const Schedule& schedule, const Sweep& sweep) const {
+  /// Adds what the lanes move to `bytes`.
+  Trace in_time(const Schedule& schedule, const Sweep& sweep, std::array<double, offload::kLanes.size()>& bytes) const {
     // The seconds of the first sublayer of each kind serve for all, once per part and number of rows.
     struct Known {
       std::int64_t rows = -1;
@@ -107,11 +129,10 @@ class Predictor {
     };
     constexpr auto parts = static_cast<std::size_t>(Op::Part::unpack) + 1;
     std::vector<Known> known(parts * footprint_.shape.sublayers.size());
-    Phase result;
     const auto seconds = [&](const Op& op, bool routed) {
       if (op.kind != Op::Kind::compute) {
         const double moving = cost_.seconds(op, sweep, routed);
-        if (moving > 0) result.bytes[static_cast<std::size_t>(op.lane)] += cost_.bytes(op, sweep, routed);
+        if (moving > 0) bytes[static_cast<std::size_t>(op.lane)] += cost_.bytes(op, sweep, routed);
         return moving;
       }
       Known& same = known[parts * first_alike_[op.subject] + static_cast<std::size_t>(op.part)];
@@ -119,7 +140,11 @@ class Predictor {
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
       return same.seconds;
     };
-    const Trace trace = simulate(schedule, seconds, problem_.machine.together);
+    return simulate(schedule, seconds, problem_.machine.together);
+  }
+  Phase phase(const Schedule& schedule, const Sweep& sweep) const {
+    Phase result;
+    const Trace trace = in_time(schedule, sweep, result.bytes);
     result.seconds = trace.seconds();
     result.busy = trace.busy(schedule);
     return result;
@@ -154,6 +179,10 @@ offload::Lane Phase::longest() const {
 
 double Prediction::decode_per_second() const {
   return seconds > prefill_seconds ? (tokens - requests) / (seconds - prefill_seconds) : 0;
+}
+
+std::vector<SimulatedSweeps> simulate_block(const Problem& problem, const Policy& policy, const Footprint& footprint) {
+  return Predictor(problem, policy, footprint).sweeps_in_time();
 }
 
 Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint) {

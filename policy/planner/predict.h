@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "policy/planner/cost.h"
 #include "policy/schedule/simulate.h"
@@ -46,5 +47,14 @@ struct Prediction {
 /// end, and the later prefills add their time to the compute lane. If the number of requests is unknown
 /// (Workload::requests), all blocks are full.
 Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint);
+
+/// Consecutive sweeps, and when each op of theirs would run.
+struct SimulatedSweeps {
+  Schedule schedule;
+  Trace trace;
+};
+/// The sweeps of a full block that predict() simulates, to look at them: the first one, and up to three decode sweeps
+/// halfway through the answers, of which the first begins with empty lanes.
+std::vector<SimulatedSweeps> simulate_block(const Problem& problem, const Policy& policy, const Footprint& footprint);
 
 }  // namespace weft::policy

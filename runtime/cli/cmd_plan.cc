@@ -14,6 +14,7 @@
 #include "runtime/cli/policy_flags.h"
 #include "runtime/job/progress.h"
 #include "runtime/measure/measure_machine.h"
+#include "runtime/measure/report.h"
 #include "runtime/planning/compare.h"
 #include "runtime/planning/log.h"
 #include "runtime/planning/machine_file.h"
@@ -23,7 +24,7 @@ namespace weft::runtime {
 namespace {
 
 struct PlanFlags {
-  std::string model, weights, dtype = "auto", machine, output, report, sweep, published;
+  std::string model, weights, dtype = "auto", machine, output, report, trace, sweep, published;
   std::vector<std::string> retentions;
   std::int64_t prompt = 512, generation = 32, requests = 0;
   bool explain = false;
@@ -45,6 +46,7 @@ void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::
     check_lengths(flags.prompt, flags.generation, spec, policy::Retention::from_text(text));
   if (!flags.output.empty()) require_own("--output", flags.output, "gpu_batch_size");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
+  if (!flags.trace.empty()) TraceFile::require_own(flags.trace);
   if (flags.sweep.empty()) return;
   if (std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
     throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
@@ -62,6 +64,23 @@ policy::Machine measured(const MachineOptions& options, const ModelSource& sourc
   const auto backend = make_backend(options);
   require_memory(options, *backend);
   return measure_machine(*backend, options, Effort::brief, UINT64_MAX, {}, weight_files_of(source));
+}
+
+/// Writes the simulated sweeps of the chosen policy, one after another.
+void write_trace(const std::string& path, const Planned& planned, const policy::Machine& machine) {
+  const ModelSource& source = *planned.source;
+  const policy::Policy& policy = planned.best().policy;
+  const policy::Problem problem{source.spec, source.units, planned.work, planned.sizing, machine};
+  const policy::Footprint footprint =
+      policy::footprint(source.spec, source.units, policy, planned.work, planned.sizing);
+  TraceFile file(path, footprint.shape, source.units);
+  double begin = 0;
+  for (policy::SimulatedSweeps& sweeps : policy::simulate_block(problem, policy, footprint)) {
+    const double seconds = sweeps.trace.seconds();
+    for (policy::Trace::Span& span : sweeps.trace.spans) span.begin += begin, span.end += begin;
+    file.add(sweeps.schedule, sweeps.trace);
+    begin += seconds;
+  }
 }
 
 void sweep(const PlanFlags& flags, const PlanRequest& request, const std::string& title) {
@@ -138,6 +157,7 @@ int run_plan(const PlanFlags& flags) {
   else fmt::print("{}", text);
   if (!flags.report.empty())
     write_file_atomically(flags.report, policy::to_pretty(plan_report(request, planned, gains)) + "\n");
+  if (!flags.trace.empty()) write_trace(flags.trace, planned, machine);
   if (!flags.sweep.empty()) sweep(flags, request, title);
   return 0;
 }
@@ -169,6 +189,11 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->group("Results");
   command->add_option("--output", flags->output, "Write the policy to this file")->group("Results");
   command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON")
+      ->group("Results");
+  command
+      ->add_option(
+          "--trace", flags->trace,
+          "Write the simulated timeline of a block's first sweep and of some decode sweeps, for ui.perfetto.dev")
       ->group("Results");
   CLI::Option* const published =
       command

@@ -122,6 +122,26 @@ class Plans(Case):
         self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
         self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
 
+    def test_a_trace_shows_the_sweeps_that_are_simulated(self):
+        trace, report = self.folder / "trace.json", self.folder / "report.json"
+        self.plan("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--prompt-len", 64, "--gen-len", 64,
+                  "--gpu-batch-size", 8, "--num-gpu-batches", 2, "--trace", trace, "--report", report, model="opt-6.7b")
+        ops = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        sweeps = {step: [op for op in ops if op["args"]["step"] == step] for step in range(4)}
+        self.assertEqual(sum(map(len, sweeps.values())), len(ops))
+        for lane in {op["tid"] for op in ops}:  # the ops of a lane follow each other
+            mine = sorted((op for op in ops if op["tid"] == lane), key=lambda op: op["ts"])
+            for op, following in zip(mine, mine[1:]):
+                self.assertLessEqual(op["ts"] + op["dur"], following["ts"] + 0.3)
+        length = lambda step: max(op["ts"] + op["dur"] for op in sweeps[step]) - min(op["ts"] for op in sweeps[step])
+        prefill = json.loads(report.read_text())["predicted"]["seconds"]["prefill"]
+        self.assertAlmostEqual(length(0) / 1e6, prefill, delta=0.01 * prefill)
+        self.assertGreater(sum(op["args"].get("bytes", 0) for op in sweeps[2]), 0)
+        other = self.folder / "other.json"
+        other.write_text("not a trace")
+        self.refused_plan(USAGE, "another file", "--trace", other)
+        self.assertEqual(other.read_text(), "not a trace")
+
     def test_an_arithmetic_is_for_those_of_the_formats_that_have_it(self):
         both = ("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--weight-dtype", "int4", "--or-weight-dtype", "float16")
         self.assertIn("predicted:", self.plan(*both, "--weight-arithmetic", "int8", model="opt-6.7b"))
