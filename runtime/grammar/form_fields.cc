@@ -16,8 +16,9 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kGuided = "guided_";
 constexpr std::string_view kKinds[]{"json", "choice", "regex", "grammar", "json_object"};
-// vLLM's switches, which are off unless they are said to be on.
-constexpr std::string_view kSwitches[]{"disable_fallback", "disable_any_whitespace", "disable_additional_properties"};
+constexpr std::string_view kCompact = "disable_any_whitespace";
+// Other switches of vLLM's, which are off unless they are said to be on.
+constexpr std::string_view kSwitches[]{"disable_fallback", "disable_additional_properties"};
 
 bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -97,8 +98,15 @@ std::optional<AnswerForm> structured(const ordered_json& value, std::string& nam
   const std::string whole = name;
   std::string first;
   std::optional<AnswerForm> form;
+  bool compact = false;
   for (const auto& [key, each] : value.items()) {
     if (each.is_null() || (each == false && is_one_of(kSwitches, key))) continue;
+    if (key == kCompact) {
+      name = whole + "." + key;
+      if (!each.is_boolean()) refuse("true or false", each);
+      compact = each.get<bool>();
+      continue;
+    }
     if (!is_one_of(kKinds, key)) throw FormError("has '" + key + "', which is not supported");
     name = whole;
     if (!first.empty()) throw FormError("has both '" + first + "' and '" + key + "'; one form may be given");
@@ -106,7 +114,11 @@ std::optional<AnswerForm> structured(const ordered_json& value, std::string& nam
     name = whole + "." + key;
     form = guided(key, each);
   }
+  name = whole;
   if (first.empty()) throw FormError("has no form");
+  if (compact && !first.starts_with("json"))
+    throw FormError("has '" + std::string(kCompact) + "', which goes with 'json' or 'json_object' alone");
+  if (form) form->compact = compact;
   return form;
 }
 
