@@ -13,12 +13,14 @@ namespace weft::kernels {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 /// The lowest id among the largest finite logits, or -1.
 std::int32_t most_likely(const float* logits, std::int64_t vocab) {
   std::int32_t best = -1;
+  float most = kForbidden;  // compared first: a processor foresees that no forbidden token passes
   for (std::int64_t id = 0; id < vocab; ++id)
-    if (std::isfinite(logits[id]) && (best < 0 || logits[id] > logits[best])) best = static_cast<std::int32_t>(id);
+    if (logits[id] > most && std::isfinite(logits[id])) most = logits[id], best = static_cast<std::int32_t>(id);
   return best;
 }
 
@@ -144,9 +146,10 @@ std::vector<float> make_changes(float* logits, std::span<const LogitChange> chan
   std::vector<float> before;
   before.reserve(changes.size());
   for (const LogitChange& change : changes) {
-    before.push_back(logits[change.token]);
-    for (std::int32_t i = 0; i < change.tokens; ++i)
-      logits[change.token + i] = changed(logits[change.token + i], change);
+    float* const first = logits + change.token;
+    before.push_back(*first);
+    if (change.tokens > 1) std::fill_n(first, change.tokens, kForbidden);
+    else *first = changed(*first, change);
   }
   return before;
 }

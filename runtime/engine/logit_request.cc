@@ -52,6 +52,19 @@ std::vector<TokenRange> joined(std::span<const TokenRange> a, std::span<const To
   return all;
 }
 
+/// Puts ranges of forbidden tokens among the changes from `first` on, which are of other tokens. A form may forbid tens
+/// of thousands of ranges, so they are not sorted again.
+void forbid(std::span<const TokenRange> ranges, std::int32_t row, std::vector<LogitChange>& changes,
+            std::size_t first) {
+  const std::size_t others = changes.size();
+  changes.resize(others + ranges.size());
+  const auto at = [&](std::size_t index) { return changes.begin() + static_cast<std::ptrdiff_t>(index); };
+  std::transform(ranges.begin(), ranges.end(), at(others), [row](const TokenRange& range) {
+    return LogitChange{.row = row, .token = range.first, .tokens = range.count, .bias = kForbid};
+  });
+  if (others > first) std::inplace_merge(at(first), at(others), changes.end(), lower_token);
+}
+
 /// Appends the changes of one row.
 void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>& changes) {
   const LogitRules& rules = sequence.rules;
@@ -82,14 +95,14 @@ void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>&
     changes.erase(
         std::remove_if(at(first), changes.end(), [&](const LogitChange& each) { return is_in(forbidden, each.token); }),
         changes.end());
-    for (const auto& [token, count] : forbidden)
-      changes.push_back({.row = row, .token = token, .tokens = count, .bias = kForbid});
     std::stable_sort(at(first), changes.end(), lower_token);
+    join_equal(changes, first);
+    forbid(forbidden, row, changes, first);
   } else {
     std::stable_sort(at(counted), changes.end(), lower_token);
     std::inplace_merge(at(first), at(counted), changes.end(), lower_token);
+    join_equal(changes, first);
   }
-  join_equal(changes, first);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ constexpr std::size_t kMostCachedForms = 256;
 constexpr int kDeepestRecursion = 1000;  // in xgrammar
 
 std::uint64_t key_of(const AnswerForm& form) {
-  return mix(hash(form.text) ^ mix(static_cast<std::uint64_t>(form.kind)));
+  return mix(hash(form.text) ^ mix(static_cast<std::uint64_t>(form.kind) * 2 + (form.compact ? 1 : 0)));
 }
 
 }  // namespace
@@ -193,8 +193,8 @@ struct FormCompiler::State {
     xgrammar::GrammarCompiler& with = the_compiler();
     switch (form.kind) {
       case AnswerForm::Kind::json:
-        return with.CompileJSONSchema(R"({"type": "object"})", true, {}, {}, /*strict_mode=*/false);
-      case AnswerForm::Kind::schema: return with.CompileJSONSchema(form.text);
+        return with.CompileJSONSchema(R"({"type": "object"})", !form.compact, {}, {}, /*strict_mode=*/false);
+      case AnswerForm::Kind::schema: return with.CompileJSONSchema(form.text, !form.compact);
       case AnswerForm::Kind::regex: return with.CompileRegex(form.text);
       case AnswerForm::Kind::ebnf: return with.CompileGrammar(form.text);
       case AnswerForm::Kind::lark: return with.CompileLark(form.text);

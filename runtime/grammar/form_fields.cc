@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,13 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kGuided = "guided_";
 constexpr std::string_view kKinds[]{"json", "choice", "regex", "grammar", "json_object"};
+constexpr std::string_view kCompact = "disable_any_whitespace";
+// Other switches of vLLM's, which are off unless they are said to be on.
+constexpr std::string_view kSwitches[]{"disable_fallback", "disable_additional_properties"};
+
+bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 [[noreturn]] void refuse(const std::string& wanted, const ordered_json& found) {
   throw FormError("must be " + wanted + ", got " + policy::describe(nlohmann::json(found)));
@@ -62,7 +70,7 @@ std::optional<AnswerForm> guided(std::string_view kind, const ordered_json& valu
 
 void refuse_unknown(const ordered_json& object, std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : object.items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
+    if (!value.is_null() && std::find(known.begin(), known.end(), key) == known.end())
       throw FormError("has '" + key + "', which is not supported");
 }
 
@@ -90,17 +98,27 @@ std::optional<AnswerForm> structured(const ordered_json& value, std::string& nam
   const std::string whole = name;
   std::string first;
   std::optional<AnswerForm> form;
+  bool compact = false;
   for (const auto& [key, each] : value.items()) {
-    if (std::find(std::begin(kKinds), std::end(kKinds), key) == std::end(kKinds))
-      throw FormError("has '" + key + "', which is not supported");
-    if (each.is_null()) continue;
+    if (each.is_null() || (each == false && is_one_of(kSwitches, key))) continue;
+    if (key == kCompact) {
+      name = whole + "." + key;
+      if (!each.is_boolean()) refuse("true or false", each);
+      compact = each.get<bool>();
+      continue;
+    }
+    if (!is_one_of(kKinds, key)) throw FormError("has '" + key + "', which is not supported");
     name = whole;
     if (!first.empty()) throw FormError("has both '" + first + "' and '" + key + "'; one form may be given");
     first = key;
     name = whole + "." + key;
     form = guided(key, each);
   }
+  name = whole;
   if (first.empty()) throw FormError("has no form");
+  if (compact && !first.starts_with("json"))
+    throw FormError("has '" + std::string(kCompact) + "', which goes with 'json' or 'json_object' alone");
+  if (form) form->compact = compact;
   return form;
 }
 

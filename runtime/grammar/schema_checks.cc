@@ -48,6 +48,7 @@ constexpr std::string_view kNeedType[]{"required",      "patternProperties", "pr
                                        "maxProperties", "minItems",          "maxItems",         "minLength",
                                        "maxLength",     "pattern",           "format",           "minimum",
                                        "maximum",       "exclusiveMinimum",  "exclusiveMaximum", "multipleOf"};
+constexpr std::string_view kSizes[]{"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"};
 constexpr std::string_view kValues[]{"const", "enum", "default", "examples"};  // hold no schemas
 // Formats that the compiler writes without JSON's escapes.
 constexpr std::string_view kRawFormats[]{"json-pointer", "relative-json-pointer"};
@@ -99,6 +100,7 @@ class Walk {
       }
     }
     alone(at, path);
+    types(at, path);
     if (!is_text && !decides(at)) typed(at, path);
     if (!decides(at) && (!at.contains("type") || may_be(at["type"], "object"))) names(at, path);
     if (at.contains("type") && at["type"].is_array() && at["type"].empty()) refuse(path, "has an empty 'type'");
@@ -153,6 +155,17 @@ class Walk {
       return;
     for (const auto& [key, value] : at.items())
       if (is_in(kNeedType, key)) refuse(path, "has " + in_quotes(key) + " without 'type'");
+  }
+
+  /// Refuses what the compiler would take for no limit, or refuse in words of its own code.
+  static void types(const ordered_json& at, const std::string& path) {
+    for (const std::string_view key : kSizes)
+      if (at.contains(key) && at[key].is_number() && at[key] < 0)
+        refuse(path, "has a negative " + in_quotes(key) + ",");
+    if (at.contains("pattern") && !at["pattern"].is_string()) refuse(path, "has a 'pattern' that is no string,");
+    if (!at.contains("required") || !at["required"].is_array()) return;
+    for (const ordered_json& name : at["required"])
+      if (!name.is_string()) refuse(path, "has a name in 'required' that is no string,");
   }
 
   /// Refuses keywords about names of properties that the compiler follows only for some of the names.

@@ -27,7 +27,8 @@ class Reader {
     if (rules_.kind == RequestKind::score) read_continuation();
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     if (rules_.kind == RequestKind::score) {
-      if (request_.continuation.empty()) throw UsageError(where_ + ": the continuation has no tokens");
+      if (request_.continuation.empty())
+        throw UsageError(where_ + ": the continuation has no tokens: the whole text has no more than the prompt");
       request_.max_tokens = static_cast<std::int64_t>(request_.continuation.size());
     } else {
       read_options(room);

@@ -19,9 +19,12 @@ struct Neutral {
 };
 constexpr Neutral kNeutral[]{
     {"stream", "[false]"},
-    {"stream_options", "[{}]"},
+    {"stream_options", R"([{}, {"include_usage": false}])"},
     {"length_penalty", "[1]"},
     {"use_beam_search", "[false]"},
+    {"return_token_ids", "[false]"},
+    {"return_tokens_as_token_ids", "[false]"},
+    {"spaces_between_special_tokens", "[true]"},
 };
 /// Fields of OpenAI's and vLLM's whose every value asks for something else.
 constexpr const char* kUnsupported[]{"prompt_logprobs",
@@ -45,9 +48,19 @@ constexpr Neutral kNeutralChat[]{
     {"add_generation_prompt", "[true]"},
     {"continue_final_message", "[false]"},
     {"add_special_tokens", "[false]"},
+    {"echo", "[false]"},
 };
-/// Fields about the caller and billing. No answer depends on them.
-constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
+/// Fields about the caller, billing and the server's queue and caches. No answer depends on them.
+constexpr const char* kIgnored[]{"user",
+                                 "metadata",
+                                 "store",
+                                 "service_tier",
+                                 "priority",
+                                 "request_id",
+                                 "cache_salt",
+                                 "safety_identifier",
+                                 "prompt_cache_key",
+                                 "prompt_cache_retention"};
 
 class Body {
  public:

@@ -79,7 +79,12 @@ class Forms(Case):
                            lambda text: json.loads(text) in (1, "two", None)),
             "empty": ({"guided_json": {"type": "object", "properties": {}, "additionalProperties": False}},
                       lambda text: json.loads(text) == {}),
-            "object": ({"response_format": {"type": "json_object"}}, lambda text: type(json.loads(text)) is dict),
+            "object": ({"response_format": {"type": "json_object", "json_schema": None}}, lambda text: type(json.loads(text)) is dict),
+            "compact": ({"structured_outputs": {"json": PERSON, "disable_any_whitespace": True}},
+                        lambda text: is_person(text) and re.fullmatch(
+                            r'\{"name": ".*", "age": \d+, "tags": \[("[ab]"(, "[ab]")?)?\], "at": \w+\}', text)),
+            "nulls": ({"structured_outputs": {"json": None, "choice": ["red"], "structural_tag": None, "whitespace_pattern": None,
+                                              "disable_any_whitespace": False}}, lambda text: text == "red"),
         }
         requests = [{"id": f"{name} {seed}", **sampled, "seed": seed, **form}
                     for name, (form, _) in forms.items() for seed in range(4)]
@@ -200,7 +205,14 @@ class Refused(Case):
                 ({"guided_json": {"type": "object", "additionalProperties": True, "minProperties": 2}}, "'minProperties' over 1"),
                 ({"guided_json": {"enum": list(range(30000))}}, "values"),
                 ({"guided_json": "[1"}, "'guided_json'"),
+                ({"guided_json": {"type": "string", "maxLength": -1}}, "a negative 'maxLength'"),
+                ({"guided_json": {"type": "array", "items": {"type": "array", "minItems": -1}}}, "at '/items'"),
+                ({"guided_json": {"type": "string", "pattern": None}}, "a 'pattern' that is no string"),
+                ({"guided_json": {"type": "object", "properties": {"a": {}}, "required": [1]}}, "'required' that is no string"),
                 ({"structured_outputs": {"json": {}, "regex": "a"}}, "both"),
+                ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "goes with 'json'"),
+                ({"structured_outputs": {"json": {}, "disable_any_whitespace": 1}}, "true or false"),
+                ({"structured_outputs": {"json": None}}, "has no form"),
                 ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag"),
                 ({"response_format": {"type": "json_schema"}}, "'json_schema'"),
                 ({"response_format": {"type": "xml"}}, "json_object")]:
