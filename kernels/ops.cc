@@ -228,7 +228,7 @@ void check(const UnpackWeights& op) {
   const Checker c{"unpack_weights"};
   c.sound("weight", op.weight);
   if (!is_quantised(op.weight.dtype))
-    c.refuse("weight is " + std::string(name_of(op.weight.dtype)) + ", wanted int8 or int4");
+    c.refuse("weight is " + std::string(name_of(op.weight.dtype)) + ", wanted int8, int4 or float8");
   check_levels(c, op.weight);
   c.like("out", op.out, "weight", op.weight);
   c.of_type("out", op.out, DType::f16);

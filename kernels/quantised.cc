@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/small_floats.h"
+
 namespace weft::kernels {
 namespace {
 
@@ -129,9 +131,13 @@ void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::in
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < layout.groups(); ++g) {
       std::byte* const scales = to + g * layout.group_bytes();
-      const GroupScale& scale = levels.scales[row * layout.groups() + g];
-      std::memcpy(scales + row * 2, &scale.scale, 2);
-      std::memcpy(scales + kLine / 2 + row * 2, &scale.minimum, 2);
+      const std::int64_t at = row * layout.groups() + g;
+      if (layout.dtype == DType::f8) {
+        std::memcpy(scales + row * 4, levels.wide_scales + at, 4);
+      } else {
+        std::memcpy(scales + row * 2, &levels.scales[at].scale, 2);
+        std::memcpy(scales + kLine / 2 + row * 2, &levels.scales[at].minimum, 2);
+      }
       const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
       pack_group(levels.levels + row * layout.cols + first, count, layout.dtype, scales + kLine + row * 4);
     }
@@ -151,11 +157,18 @@ void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::i
   for (std::int64_t g = 0; g < layout.groups(); ++g) {
     const std::byte* const scales = tile + g * layout.group_bytes();
     const std::byte* const lines = scales + kLine;
+    const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
+    if (layout.dtype == DType::f8) {
+      float scale = 0;
+      std::memcpy(&scale, scales + row * 4, 4);
+      for (std::int64_t i = 0; i < count; ++i)
+        numbers[first + i] = e4m3(static_cast<std::uint8_t>(lines[layout.place(row, i).byte])) * scale;
+      continue;
+    }
     GroupScale scale;
     std::memcpy(&scale.scale, scales + row * 2, 2);
     std::memcpy(&scale.minimum, scales + kLine / 2 + row * 2, 2);
     const auto step = static_cast<float>(scale.scale), low = static_cast<float>(scale.minimum);
-    const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto place = layout.place(row, i);
       int level = (static_cast<int>(lines[place.byte]) >> place.shift) & mask;

@@ -1,6 +1,7 @@
 // kernels/quantised.h: numbers of 4 or 8 bits. A group of neighbours shares a scale and a minimum in fp16: a number is
 // scale * level + minimum, by one fused multiply-add in fp32. Its level is from 0 to 15 or 255. Levels of 4 bits may
-// stand for levels of 8 bits by a table; then a number is what it would be if those were stored.
+// stand for levels of 8 bits by a table; then a number is what it would be if those were stored. Groups of floats of 8
+// bits share a scale in fp32 and have no minimum: a number is the float times its scale, rounded to fp32.
 //
 // The scale itself is stored, not its inverse, which would overflow fp16 if a group's numbers are nearly equal.
 #pragma once
@@ -27,13 +28,15 @@ inline constexpr std::array<std::array<std::uint8_t, 16>, 3> kLevelTables{{
 constexpr const std::array<std::uint8_t, 16>& level_table(LevelTable table) {
   return kLevelTables[static_cast<std::size_t>(table)];
 }
+inline constexpr float kFloat8ScaleEnd = 256;  ///< scales of f8 are below it, so that products may multiply them
 constexpr bool is_group_size(int group) { return group == 32 || group == 64 || group == 128; }
 
 /// The layout of a quantised matrix [rows, cols] in memory: tiles of 16 rows, one after another. A tile holds its
-/// groups, from the first column on. A group holds 16 scales, 16 minima, then the levels in lines of 64 bytes. A line
-/// has 4 bytes for each of the 16 rows: in i8 the levels of 4 columns; in i4 of 8, the first 4 in the low halves of the
-/// bytes. Integer products of 16 rows can thus use a line as a vector as it is. Rows and columns beyond the matrix have
-/// level 0, and such rows also scale and minimum 0. Everything is a multiple of 64 bytes.
+/// groups, from the first column on. A group holds 16 scales, 16 minima, then the levels in lines of 64 bytes. In f8
+/// the scales, of fp32, fill the place of both. A line has 4 bytes for each of the 16 rows: in i8 and f8 the levels of
+/// 4 columns; in i4 of 8, the first 4 in the low halves of the bytes. Integer products of 16 rows can thus use a line
+/// as a vector as it is. Rows and columns beyond the matrix have level 0, and such rows also scale and minimum 0.
+/// Everything is a multiple of 64 bytes.
 struct QuantisedLayout {
   static constexpr std::int64_t kTileRows = 16, kLine = 64;
 
@@ -76,7 +79,8 @@ std::int64_t quantise_tile(const QuantisedLayout& layout, const ConstView& numbe
 /// Rows with known levels, a byte for each.
 struct KnownLevels {
   const std::uint8_t* levels = nullptr;  ///< [rows, cols], from 0 to levels_of(the layout's type)
-  const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]
+  const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]; not of f8
+  const float* wide_scales = nullptr;    ///< the same of f8
 };
 /// Writes the tile that holds these `rows` <= 16 rows. The layout's cols are a multiple of 8.
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);

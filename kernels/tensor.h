@@ -10,16 +10,19 @@
 namespace weft {
 
 /// i8 and i4 are quantised: unsigned levels, which mean numbers only together with their group's scale and minimum
-/// (kernels/quantised.h). Two levels of i4 share a byte.
-enum class DType : std::uint8_t { f32, f16, bf16, i32, i8, i4 };
+/// (kernels/quantised.h). Two levels of i4 share a byte. f8 is quantised too: floats of 8 bits (E4M3), which mean
+/// numbers only together with their group's scale.
+enum class DType : std::uint8_t { f32, f16, bf16, i32, i8, i4, f8 };
+constexpr int kDTypes = 7;
 
-constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4; }
+constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8; }
 constexpr bool is_float(DType dtype) { return !is_quantised(dtype) && dtype != DType::i32; }
 constexpr int bits_of(DType dtype) {
   switch (dtype) {
     case DType::f16:
     case DType::bf16: return 16;
-    case DType::i8: return 8;
+    case DType::i8:
+    case DType::f8: return 8;
     case DType::i4: return 4;
     default: return 32;
   }
@@ -38,6 +41,7 @@ constexpr const char* name_of(DType dtype) {
     case DType::i32: return "int32";
     case DType::i8: return "int8";
     case DType::i4: return "int4";
+    case DType::f8: return "float8";
   }
   return "?";
 }
@@ -57,7 +61,7 @@ constexpr const char* name_of(LevelTable table) {
 
 /// The arithmetic of products with weights.
 ///   exact     multiplies fp32 numbers; quantised weights count as the numbers that their levels mean
-///   int8      for quantised weights: the numbers of x that meet a group of weights become 8-bit levels with a
+///   int8      for weights of int8 and int4: the numbers of x that meet a group of weights become 8-bit levels with a
 ///             scale for that group, and products are integers
 ///   bfloat16  for bf16 weights: x is rounded to bf16, and one instruction adds pairs of products to fp32 sums;
 ///             each kind of processor may round them in a different way

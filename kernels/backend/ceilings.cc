@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -102,8 +103,10 @@ int read_plainly(const void* from, std::int64_t bytes, std::int64_t) {
 constexpr std::size_t matrix_numbers = std::size_t{kMeasuredWidth} * kMeasuredWidth;
 double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 
-constexpr int kMeasuredGroup = 64;
-QuantisedLayout quantised_matrix(DType type) { return {type, kMeasuredGroup, kMeasuredWidth, kMeasuredWidth}; }
+constexpr int kMeasuredGroup = 64, kFloat8Group = 128;
+QuantisedLayout quantised_matrix(DType type) {
+  return {type, type == DType::f8 ? kFloat8Group : kMeasuredGroup, kMeasuredWidth, kMeasuredWidth};
+}
 
 void quantise_matrix(ThreadPool& pool, DType type, const ConstView& numbers, std::byte* to) {
   const QuantisedLayout layout = quantised_matrix(type);
@@ -113,9 +116,24 @@ void quantise_matrix(ThreadPool& pool, DType type, const ConstView& numbers, std
   });
 }
 
+/// Fills `count` matrices with random numbers of 8 bits.
+void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to, std::size_t count) {
+  constexpr std::uint64_t kNoNan = 0xF7F7F7F7F7F7F7F7u;
+  pool.run(static_cast<std::int64_t>(count) * layout.tiles(), [&](std::int64_t tile, int) {
+    std::byte* out = to + tile * layout.tile_bytes();
+    for (std::int64_t at = 0; at < layout.tile_bytes(); at += 8) {
+      const std::uint64_t bits = mix(static_cast<std::uint64_t>(tile * layout.tile_bytes() + at)) & kNoNan;
+      std::memcpy(out + at, &bits, sizeof bits);
+    }
+    for (std::int64_t g = 0; g < layout.groups(); ++g, out += layout.group_bytes())
+      std::fill_n(reinterpret_cast<float*>(out), QuantisedLayout::kTileRows, 0x1p-8f);
+  });
+}
+
 /// Fills in the same matrix `count` times.
 void fill_quantised(ThreadPool& pool, DType type, std::byte* to, std::size_t count) {
   const auto bytes = static_cast<std::size_t>(quantised_matrix(type).bytes());
+  if (type == DType::f8) return fill_float8(pool, quantised_matrix(type), to, count);
   std::vector<float> numbers(matrix_numbers);
   fill_normal(pool, DType::f32, reinterpret_cast<std::byte*>(numbers.data()), static_cast<std::int64_t>(matrix_numbers),
               1.0 / std::sqrt(kMeasuredWidth));
@@ -185,7 +203,7 @@ double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight
     op.x = ConstView(x.data(), DType::f32, m, kMeasuredWidth);
     op.weight =
         ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
-    op.weight.group = is_quantised(weights) ? kMeasuredGroup : 0;
+    op.weight.group = is_quantised(weights) ? quantised_matrix(weights).group : 0;
     op.weight.table = table;
     op.arithmetic = arithmetic;
     op.out = View(y.data(), DType::f32, m, kMeasuredWidth);

@@ -23,7 +23,7 @@ constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices belo
 
 /// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`. Each call takes a different
 /// matrix; there are as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed;
-/// quantised ones have groups of 64, with a table the same bits.
+/// quantised ones have groups of 64, or in f8 of 128, with a table the same bits.
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
                       LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8,
                       LevelTable table = LevelTable::even);

@@ -4,6 +4,7 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
+#include "kernels/linear/float8_tile.h"
 #include "kernels/linear/linear_math.h"
 #include "kernels/unrolled.h"
 
@@ -225,6 +226,23 @@ template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
   }
 }
 
+struct Float8 {
+  using V = __m256;
+  static constexpr int kWidth = kHalf;
+  static V all(float x) { return _mm256_set1_ps(x); }
+  static V load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+  static V mul(V a, V b) { return _mm256_mul_ps(a, b); }
+  static V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+  [[gnu::always_inline]] static void expand(const std::byte* line, int half, V (&columns)[4]) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line) + half),
+                  kept = _mm256_set1_epi32(static_cast<int>(0x87F00000u));
+    WEFT_UNROLLED (int j = 0; j < 4; ++j)
+      columns[j] =
+          _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(all, 24 - 8 * j), 4), kept));
+  }
+};
+
 /// Turns [i][j] into [j][i].
 [[gnu::always_inline]] inline void transpose_8x8(__m256 (&v)[8]) {
   __m256 t[8];
@@ -312,6 +330,9 @@ constexpr LinearKernels make_kernels() {
   kernels.unpack4 = unpack<true>;
   kernels.unpack8 = unpack<false>;
   kernels.unpack_table = unpack<true, true>;
+  kernels.unpack_f8 = unpack_float8<Float8>;
+  kernels.float8_few = kernels.float8_rows = 1;
+  kernels.float8[0] = float8_tile<Float8, 1, 8>;
   kernels.finish_direct = linear_finish<Avx2, SumsForm::direct>;
   kernels.finish_panel = linear_finish<Avx2, SumsForm::panel>;
   kernels.finish_sums = linear_finish<Avx2, SumsForm::whole>;

@@ -7,6 +7,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics trip these two
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/linear/float8_tile.h"
 #include "kernels/linear/linear_avx512.h"
 
 namespace weft::kernels {
@@ -44,6 +45,17 @@ template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
   }
 }
 
+struct Float8 : Avx512 {
+  static constexpr int kWidth = 16;
+  static void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+  [[gnu::always_inline]] static void expand(const std::byte* line, int, V (&columns)[4]) {
+    const __m512i all = _mm512_loadu_si512(line), kept = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
+    WEFT_UNROLLED (int j = 0; j < 4; ++j)
+      columns[j] =
+          _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(all, 24 - 8 * j), 4), kept));
+  }
+};
+
 int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
   const char* const p = static_cast<const char*>(from);
   __m512i any[4] = {};
@@ -65,6 +77,13 @@ constexpr LinearKernels make_kernels() {
   kernels.unpack4 = unpack<true>;
   kernels.unpack8 = unpack<false>;
   kernels.unpack_table = unpack<true, true>;
+  kernels.unpack_f8 = unpack_float8<Float8>;
+  kernels.float8_few = 12;
+  kernels.float8_rows = 6;
+  void (*const float8[])(const Float8Tile&) = {float8_tile<Float8, 1, 16>, float8_tile<Float8, 2, 8>,
+                                               float8_tile<Float8, 3, 8>,  float8_tile<Float8, 4, 4>,
+                                               float8_tile<Float8, 5, 4>,  float8_tile<Float8, 6, 4>};
+  for (int i = 0; i < kernels.float8_rows; ++i) kernels.float8[i] = float8[i];
   kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
   kernels.read = read;
   return kernels;

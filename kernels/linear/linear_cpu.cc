@@ -24,6 +24,7 @@ constexpr std::int64_t kDirectRows = 16;           // up to this many, transposi
 constexpr std::int64_t kDirectColumns = 24;        // columns of a task
 constexpr std::int64_t kDirectTileFloats = 4096;   // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;             // 1/16 of 48 columns is half of a first cache of 32 KiB
+constexpr std::int64_t kFloat8K = 1024;            // a tile's weights and a few rows of x fit the first caches
 constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are packed at a time
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
@@ -33,13 +34,18 @@ constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; bel
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
 /// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
-/// Quantised weights are stored in the order of panels, so even one row is multiplied this way.
+/// Quantised weights are stored in the order of panels, so even one row is multiplied this way. Weights of f8 that meet
+/// few rows fill no panel: they are expanded in registers, and the sums are those of panels.
 struct Cut {
   Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
       : rows(m), columns(op.weight.rows), in(op.weight.cols) {
     const bool few = m <= kDirectRows;
     direct = few && !is_quantised(op.weight.dtype);
-    const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
+    float8 = op.weight.dtype == DType::f8 && m <= kernels.float8_few;
+    const std::int64_t most = direct   ? kernels.direct_rows
+                              : float8 ? kernels.float8_rows
+                                       : kernels.panel_rows,
+                       tiles = divide_up(m, most);
     tile_rows = few ? divide_up(m, tiles) : most;
     padded_rows = tiles * tile_rows;
     task_columns = direct ? kDirectColumns : kernels.panel_columns;
@@ -52,6 +58,7 @@ struct Cut {
     } else {
       k_blocks = std::max<std::int64_t>(1, divide_up(in, kPanelK));
       k_block = round_up(divide_up(in, k_blocks), std::max(64, op.weight.group));
+      if (float8) k_block = kFloat8K, k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
       chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
     }
   }
@@ -66,8 +73,11 @@ struct Cut {
   std::int64_t length(std::int64_t block) const { return std::min(k_block, in - block * k_block); }
   std::int64_t steps(std::int64_t block) const { return divide_up(length(block), kPartialSums); }
 
+  bool lanes_of_x_together() const { return direct || float8; }
   // The 16 lanes' data is a cache line more than a power of two apart; otherwise it would all share a few cache sets.
-  std::int64_t x_lane(std::int64_t block) const { return direct ? 0 : padded_rows * steps(block) + kPartialSums; }
+  std::int64_t x_lane(std::int64_t block) const {
+    return lanes_of_x_together() ? 0 : padded_rows * steps(block) + kPartialSums;
+  }
   std::int64_t panel_lane(std::int64_t block) const { return task_columns * steps(block) + kPartialSums; }
   std::int64_t sums_lane() const { return task_columns * chunk_rows + kPartialSums; }
 
@@ -81,7 +91,7 @@ struct Cut {
   std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
 
   std::int64_t rows, columns, in;
-  bool direct;
+  bool direct, float8;
   std::int64_t tile_rows, padded_rows, chunk_rows;
   std::int64_t task_columns, tasks;
   std::int64_t k_block, k_blocks;
@@ -119,6 +129,7 @@ class Pass {
       following = next_++;  // drawn one task early, to know what to prefetch
       const Task task{(mine - tiles) * cut_.task_columns, (following - tiles) * cut_.task_columns};
       if (cut_.direct) direct(task, sums);
+      else if (cut_.float8) float8(task, sums);
       else panels(task, sums, sums + cut_.sums_floats());
     }
   }
@@ -128,11 +139,12 @@ class Pass {
   };
   std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
 
-  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows], the order in which
-  /// the kernels read it.
+  /// direct or float8: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows], the order
+  /// in which the kernels read it.
   float* packed_tile(std::int64_t row, std::int64_t block) const {
     const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
-    return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
+    return packed_ + before * kPartialSums * block +
+           row * cut_.steps(block) * (cut_.lanes_of_x_together() ? kPartialSums : 1);
   }
   void pack(std::int64_t row, std::int64_t block) {
     const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
@@ -147,7 +159,7 @@ class Pass {
   }
   void pack_rows(const float* from, std::int64_t stride, std::int64_t row, std::int64_t rows, std::int64_t block) {
     float* const to = packed_tile(row, block);
-    if (!cut_.direct)
+    if (!cut_.lanes_of_x_together())
       return kernels_.transpose[static_cast<int>(DType::f32)]({.from = from,
                                                                .rows = rows,
                                                                .k = cut_.length(block),
@@ -223,7 +235,8 @@ class Pass {
   }
 
   void unpack_panel(std::int64_t column, std::int64_t block, float* panel) const {
-    const auto unpack = quantised_.dtype == DType::i8          ? kernels_.unpack8
+    const auto unpack = quantised_.dtype == DType::f8          ? kernels_.unpack_f8
+                        : quantised_.dtype == DType::i8        ? kernels_.unpack8
                         : quantised_.table == LevelTable::even ? kernels_.unpack4
                                                                : kernels_.unpack_table;
     const auto& table = level_table(quantised_.table);
@@ -235,6 +248,20 @@ class Pass {
               .step = cut_.task_columns,
               .lane_step = cut_.panel_lane(block),
               .table = table.data()});
+  }
+  void float8(const Task& task, float* sums) {
+    for (std::int64_t n = 0; n < columns(task); n += kPartialSums)
+      for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
+        for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
+          kernels_.float8[cut_.tile_rows - 1]({.x = packed_tile(row, block),
+                                               .from = groups(task.first + n, block),
+                                               .group = quantised_.group,
+                                               .steps = cut_.steps(block),
+                                               .sums = sums + row * cut_.task_columns + n,
+                                               .sums_lane = cut_.sums_lane(),
+                                               .sums_stride = cut_.task_columns,
+                                               .first = block == 0});
+    finish(task, 0, cut_.rows, sums);
   }
   /// The groups of a column's tile in a block, for quantised weights.
   const std::byte* groups(std::int64_t column, std::int64_t block) const {
@@ -331,6 +358,10 @@ void linear_pairs(const Linear& op, ThreadPool& pool) {
   linear_by(*pair_kernels_avx512(), pairs, pool);
 }
 
+bool is_integer_product(const Linear& op) {
+  return is_quantised(op.weight.dtype) && op.weight.dtype != DType::f8 && op.arithmetic == Arithmetic::int8;
+}
+
 /// Computes products of one x in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
 void linear_int8(std::span<const Linear> products, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
@@ -371,7 +402,7 @@ std::vector<LinearPath> linear_paths() {
 
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (op.x.rows == 0 || op.weight.rows == 0) return;
-  if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8({&op, 1}, pool, path);
+  if (is_integer_product(op)) return linear_int8({&op, 1}, pool, path);
   if (op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && path == LinearPath::automatic &&
       op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0)
     return linear_pairs(op, pool);
@@ -389,10 +420,9 @@ void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) 
   for (const LinearGroup::Part& part : op.parts)
     if (part.weight.rows > 0) products.push_back(op.linear(part));
   const auto alike = [&](const Linear& product) {
-    return is_quantised(product.weight.dtype) && product.weight.group == products.front().weight.group;
+    return is_integer_product(product) && product.weight.group == products.front().weight.group;
   };
-  if (op.x.rows > 0 && !products.empty() && op.arithmetic == Arithmetic::int8 &&
-      std::all_of(products.begin(), products.end(), alike))
+  if (op.x.rows > 0 && !products.empty() && std::all_of(products.begin(), products.end(), alike))
     return linear_int8(products, pool, path);
   for (const Linear& product : products) linear_cpu(product, pool, path);
 }

@@ -111,9 +111,13 @@ __device__ __forceinline__ void unpack_tile(const std::byte* __restrict__ weight
   const int first = part * kWide, to_row = static_cast<int>(blockIdx.x) * kTileRows + rows;
   if (first >= of.cols || to_row >= of.rows) return;
   const std::byte* const group = weight + std::int64_t{blockIdx.x} * of.tile + (part >> of.group_bits) * of.group;
-  const auto scales = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + rows / 2);
-  const auto minima = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + kTileRows / 2 + rows / 2);
-  constexpr int kLines = kType == DType::i8 ? 2 : 1;  // of kWide columns
+  constexpr bool kFloat8 = kType == DType::f8;
+  const auto* const header = reinterpret_cast<const std::uint32_t*>(group);
+  Pack<std::uint32_t, 2> scales, minima;
+  Pack<std::uint32_t, 4> wide_scales;
+  if constexpr (kFloat8) wide_scales = load_pack<4>(header + rows);
+  else scales = load_pack<2>(header + rows / 2), minima = load_pack<2>(header + kTileRows / 2 + rows / 2);
+  constexpr int kLines = kType == DType::i4 ? 1 : 2;  // of kWide columns
   Pack<std::uint32_t, 4> words[kLines];               // a word for each row
 #pragma unroll
   for (int l = 0; l < kLines; ++l) {
@@ -124,8 +128,16 @@ __device__ __forceinline__ void unpack_tile(const std::byte* __restrict__ weight
 #pragma unroll
   for (int r = 0; r < 4; ++r, out += of.cols) {
     if (to_row + r >= of.rows) return;
+    Pack<std::uint32_t, 4> numbers;
     std::uint32_t levels[4];
-    if constexpr (kType == DType::i8) {
+    if constexpr (kFloat8) {
+      const float scale = float8_scale(wide_scales.at[r]);
+#pragma unroll
+      for (int l = 0; l < kLines; ++l) {
+        numbers.at[2 * l] = float8_numbers<0x1404>(words[l].at[r], scale);
+        numbers.at[2 * l + 1] = float8_numbers<0x3424>(words[l].at[r], scale);
+      }
+    } else if constexpr (kType == DType::i8) {
       levels[0] = byte_levels<0x4140>(words[0].at[r]), levels[1] = byte_levels<0x4342>(words[0].at[r]);
       levels[2] = byte_levels<0x4140>(words[1].at[r]), levels[3] = byte_levels<0x4342>(words[1].at[r]);
     } else {
@@ -139,10 +151,11 @@ __device__ __forceinline__ void unpack_tile(const std::byte* __restrict__ weight
         levels[2 * half] = numbers(even), levels[2 * half + 1] = numbers(odd);
       }
     }
-    const std::uint32_t scale = twice(scales, r), minimum = twice(minima, r);
-    Pack<std::uint32_t, 4> numbers;
+    if constexpr (!kFloat8) {
+      const std::uint32_t scale = twice(scales, r), minimum = twice(minima, r);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) numbers.at[i] = fma_pair(levels[i], scale, minimum);
+      for (int i = 0; i < 4; ++i) numbers.at[i] = fma_pair(levels[i], scale, minimum);
+    }
     if constexpr (kWhole) {
       store_pack(reinterpret_cast<std::uint32_t*>(out), numbers);
     } else {
@@ -170,6 +183,8 @@ void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t
             CudaStream& stream) {
   const bool whole = layout.cols % kWide == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
   const auto kernel = layout.dtype == DType::i8 ? whole ? unpack_tiles<DType::i8, true> : unpack_tiles<DType::i8, false>
+                      : layout.dtype == DType::f8
+                          ? whole ? unpack_tiles<DType::f8, true> : unpack_tiles<DType::f8, false>
                       : layout.table != LevelTable::even ? whole ? unpack_by_table<true> : unpack_by_table<false>
                       : whole ? unpack_tiles<DType::i4, true>
                                                          : unpack_tiles<DType::i4, false>;

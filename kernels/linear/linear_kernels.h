@@ -66,6 +66,17 @@ struct Unpack {
   const std::uint8_t* table;  // [16] of unpack_table
 };
 
+/// The sums of a few rows of x and groups of one tile of weights in f8, which are expanded in registers. A sum is that
+/// of PanelTile: sum l of row i takes 16 floats, for the columns of the tile, at l * sums_lane + i * sums_stride.
+struct Float8Tile {
+  const float* x;         // [steps][rows][16], zeros beyond k
+  const std::byte* from;  // kernels/quantised.h
+  std::int64_t group, steps;
+  float* sums;  // not read if `first`
+  std::int64_t sums_lane, sums_stride;
+  bool first;
+};
+
 /// Finishes one row of the result: adds up the partial sums, then applies bias, activation and the old value.
 struct Finish {
   const float*
@@ -92,6 +103,10 @@ struct LinearKernels {
   void (*unpack4)(const Unpack&);  ///< unpacks i4
   void (*unpack8)(const Unpack&);
   void (*unpack_table)(const Unpack&);  ///< unpacks i4 by a table
+  void (*unpack_f8)(const Unpack&);
+  int float8_few;                                    ///< up to so many rows its tiles are faster than panels
+  int float8_rows;                                   ///< rows of the largest tile
+  void (*float8[kMostTileRows])(const Float8Tile&);  ///< [i] has i + 1 rows
   /// Spreads k numbers: to[s * step + 0..15] = from[s * 16 ...], zeros after them; step in floats, `to` 64-byte
   /// aligned.
   void (*spread)(const float* from, std::int64_t k, float* to, std::int64_t step);

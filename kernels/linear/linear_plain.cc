@@ -142,7 +142,8 @@ void read_weights(const ConstView& weights, std::int64_t row, float* to) {
     case DType::f16: return convert(weights.as<f16>());
     case DType::bf16: return convert(weights.as<bf16>());
     case DType::i8:
-    case DType::i4: return dequantise_row(QuantisedLayout::of(weights), weights.as<std::byte>(), row, to);
+    case DType::i4:
+    case DType::f8: return dequantise_row(QuantisedLayout::of(weights), weights.as<std::byte>(), row, to);
     case DType::i32: break;  // check() refuses it
   }
 }

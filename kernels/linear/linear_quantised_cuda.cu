@@ -34,15 +34,20 @@ struct Weights {
 /// What a lane needs of kColumns columns: a word for each of four rows and of its lines, and these rows' scales and
 /// minima. `kTable`: levels of 4 bits stand for others by Weights::table.
 template <DType kType, bool kTable = false> struct Step {
-  static constexpr int kLines = kType == DType::i8 ? 2 : 1;
+  static constexpr int kLines = kType == DType::i4 ? 1 : 2;
   Pack<std::uint32_t, 4> words[kLines];
-  Pack<std::uint32_t, 2> scales, minima;
+  Pack<std::uint32_t, 2> scales, minima;  // of f8 the two words of the first two rows' scales, and of the others'
 
   __device__ void load(const Weights& w, const std::byte* tile, int step, int quad, int part) {
     const std::byte* const group = tile + (step >> w.group_bits) * w.group;
     const int line = ((step & ((1 << w.group_bits) - 1)) * 4 + part) * kLines;
-    scales = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + quad * 2);
-    minima = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + kTileRows / 2 + quad * 2);
+    const auto* const header = reinterpret_cast<const std::uint32_t*>(group);
+    if constexpr (kType == DType::f8) {
+      const auto four = load_pack<4>(header + quad * 4);
+      scales = {{four.at[0], four.at[1]}}, minima = {{four.at[2], four.at[3]}};
+    } else {
+      scales = load_pack<2>(header + quad * 2), minima = load_pack<2>(header + kTileRows / 2 + quad * 2);
+    }
 #pragma unroll
     for (int l = 0; l < kLines; ++l)
       words[l] = load_pack<4>(reinterpret_cast<const std::uint32_t*>(group + (line + l + 1) * QuantisedLayout::kLine) +
@@ -51,6 +56,11 @@ template <DType kType, bool kTable = false> struct Step {
   /// The numbers of row `row` (of four) in columns 0 and 2 (odd: 1 and 3) of the first or the second four of the lane's
   /// eight columns.
   __device__ std::uint32_t numbers(const Weights& w, int row, int four, int odd) const {
+    if constexpr (kType == DType::f8) {
+      const float of_row = float8_scale(row < 2 ? scales.at[row] : minima.at[row - 2]);
+      return odd ? float8_numbers<0x3414>(words[four].at[row], of_row)
+                 : float8_numbers<0x2404>(words[four].at[row], of_row);
+    }
     const std::uint32_t scale = twice(scales, row), minimum = twice(minima, row);
     std::uint32_t levels;
     if constexpr (kType == DType::i8)
@@ -209,6 +219,7 @@ bool multiply_packed(const Linear& op, CudaStream& stream) {
          static_cast<int>(padded), reinterpret_cast<__half*>(copy));
   with_eights(rows, [&]<int kEights>() {
     const auto kernel = layout.dtype == DType::i8          ? multiply_levels<DType::i8, kEights>
+                        : layout.dtype == DType::f8        ? multiply_levels<DType::f8, kEights>
                         : layout.table == LevelTable::even ? multiply_levels<DType::i4, kEights>
                                                            : multiply_table<kEights>;
     launch(kernel, dim3(along, parts), kThreads, std::size_t{kAlong} * kWarp * 2 * kEights * 4 * sizeof(float), stream,

@@ -1,10 +1,11 @@
-// kernels/machine/levels_cuda.h: levels of 4 and 8 bits as fp16 numbers, two in a register, without conversions of
-// integers.
+// kernels/machine/levels_cuda.h: levels of 4 and 8 bits, and floats of 8 bits, as fp16 numbers, two in a register,
+// without conversions of integers.
 #pragma once
 
 #include <cstring>
 
 #include "kernels/machine/device_cuda.h"
+#include "kernels/machine/tensor_core_cuda.h"
 #include "kernels/quantised.h"
 
 namespace weft::kernels::cuda {
@@ -31,6 +32,19 @@ __device__ inline std::uint32_t twice(const Pack<std::uint32_t, 2>& of, int i) {
 template <unsigned kBytes> __device__ inline std::uint32_t byte_levels(std::uint32_t word) {
   return fma_pair(__byte_perm(word, 0x64646464u, kBytes), 0x3C003C00u, 0xE400E400u);  // 1 and -1024
 }
+/// Two bytes of a word, which `kBytes` selects into the upper halves of those of a register (for bytes 0 and 1: 0x1404,
+/// for 2 and 3: 0x3424), as floats of 8 bits (E4M3) times their group's scale, rounded once. In fp16 the 8 bits at
+/// these places are 2^-8 times what they stand for; `scale` makes up for that.
+template <unsigned kBytes> __device__ inline std::uint32_t float8_numbers(std::uint32_t word, float scale) {
+  const std::uint32_t high = __byte_perm(word, 0, kBytes);
+  const std::uint32_t pair = (high & 0x80008000u) | (high >> 1 & 0x3F803F80u);
+  __half numbers[2];
+  memcpy(numbers, &pair, sizeof pair);
+  return pack_pair<__half>(__half2float(numbers[0]) * scale, __half2float(numbers[1]) * scale);
+}
+/// The scale for that of the bits of a group's.
+__device__ inline float float8_scale(std::uint32_t bits) { return __uint_as_float(bits) * 256.0f; }
+
 /// The numbers of the low (high) halves of bytes 0 and 2.
 __device__ inline std::uint32_t half_byte_levels(std::uint32_t word, bool high) {
   return high ? fma_pair((word & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, 0xD400D400u)   // 1/16 and -64

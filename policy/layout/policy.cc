@@ -43,7 +43,7 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
   if (fields.has("group")) {
     if (!policy.weight_format || !policy.weight_format->quantised())
       throw UsageError(where + ".group: is only for the dtypes int8 and int4");
-    policy.weight_format->group = group_from_number(fields.integer("group", 1, 1 << 20), where + ".group");
+    set_group(*policy.weight_format, fields.integer("group", 1, 1 << 20), where + ".group");
   }
   if (fields.has("arithmetic")) {
     if (!policy.weight_format) throw UsageError(where + ".arithmetic: needs a dtype of the weights beside it");

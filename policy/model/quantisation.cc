@@ -210,8 +210,9 @@ LevelTable table_named(Part& fields, const char* key, const std::string& name) {
 
 DType level_type(Part& fields, const char* key) {
   const std::string name = fields.text(key);
-  if (name != name_of(DType::i4) && name != name_of(DType::i8)) fields.refuse_field(key, "int4 or int8");
-  return name == name_of(DType::i4) ? DType::i4 : DType::i8;
+  for (const DType type : {DType::i4, DType::i8, DType::f8})
+    if (name == name_of(type)) return type;
+  fields.refuse_field(key, "int4, int8 or float8");
 }
 
 Quantisation read_weft(Part& fields) {
@@ -271,6 +272,7 @@ const char* name_of(Packing packing) {
     case Packing::mxfp4: return "MXFP4";
     case Packing::nvfp4: return "NVFP4";
     case Packing::bitsandbytes: return "bitsandbytes";
+    case Packing::fp8: return "FP8";
   }
   return "?";
 }

@@ -27,11 +27,12 @@ struct Quantisation {
     gguf,
     mxfp4,
     nvfp4,
-    bitsandbytes
+    bitsandbytes,
+    fp8
   };
 
   Packing packing = Packing::none;
-  DType dtype = DType::f32;  ///< i8 or i4; f32: levels that Weft's own cannot hold, or no packing
+  DType dtype = DType::f32;  ///< i8, i4 or f8; f32: levels that Weft's own cannot hold, or no packing
   int group = 0;             ///< numbers of a row that share a scale in Weft's memory, if they keep their levels
   int repeats = 1;           ///< in the file so many of these groups share one scale
   bool whole_rows = false;   ///< in the file all numbers of a row share one scale; then `group` is 128

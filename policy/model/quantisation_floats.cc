@@ -13,6 +13,11 @@ using nlohmann::json;
 using Packing = Quantisation::Packing;
 using Part = QuantisationPart;
 
+/// Numbers of 8 bits, of which the tensors of each matrix say how far a scale reaches.
+Quantisation of_float8() {
+  return {.packing = Packing::fp8, .dtype = DType::f8, .group = kWholeRowGroup, .uniform = true};
+}
+
 /// Numbers that no levels of Weft can hold; they are computed with as floats.
 Quantisation as_numbers(Packing packing) { return {.packing = packing}; }
 
@@ -25,11 +30,10 @@ void read_block_size(Part& fields, const std::string& key) {
 
 }  // namespace
 
-/// Numbers of 8 bits with scales (E4M3) are computed with as floats, and their tensors say what they are.
 Quantisation read_fp8(Part& fields) {
   if (fields.word("fmt", "e4m3") != "e4m3") fields.unread("fmt", "e4m3");
   read_block_size(fields, "weight_block_size");
-  return {};
+  return of_float8();
 }
 
 Quantisation read_float_quantized(Part& fields) {
@@ -43,7 +47,7 @@ Quantisation read_float_quantized(Part& fields) {
       weights.unread("strategy", "tensor, channel or block");
     read_block_size(weights, "block_structure");
   });
-  return {};
+  return of_float8();
 }
 
 Quantisation read_fp4(Part& fields) {
@@ -65,7 +69,7 @@ Quantisation read_fp4(Part& fields) {
 Quantisation read_modelopt(Part& fields) {
   Part part = fields.has("quantization") ? Part(fields.at("quantization"), fields.where + ".quantization") : fields;
   const std::string method = part.word("quant_algo", "");
-  if (method == "fp8" || method == "fp8_per_channel_per_token") return {};
+  if (method == "fp8" || method == "fp8_per_channel_per_token") return of_float8();
   if (method != "nvfp4" && method != "w4a16_nvfp4")
     part.unread("quant_algo", "NVFP4, W4A16_NVFP4, FP8 or FP8_PER_CHANNEL_PER_TOKEN");
   if (!part.absent("group_size") && part.integer("group_size", -1, 1 << 20) != 16) part.unread("group_size", "16");

@@ -7,25 +7,37 @@
 namespace weft::policy {
 namespace {
 
+constexpr int kFloat8Group = 128;
+
 std::vector<Arithmetic> arithmetics_of(DType weights) {
+  if (weights == DType::f8) return {Arithmetic::exact};
   if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8};
   if (weights == DType::bf16) return {Arithmetic::exact, Arithmetic::bfloat16};
   return {Arithmetic::exact};
 }
 
-}  // namespace
-
-std::optional<DType> dtype_from_text(std::string_view name, const std::string& where) {
+std::optional<DType> named(std::string_view name, const std::string& where, const char* wanted) {
   if (name == "auto") return {};
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4})
     if (name == name_of(dtype)) return dtype;
-  throw UsageError(where + " must be auto, float16, bfloat16, float32, int8 or int4, got '" +
-                   std::string(name.substr(0, 40)) + "'");
+  throw UsageError(where + " must be " + wanted + ", got '" + std::string(name.substr(0, 40)) + "'");
+}
+
+}  // namespace
+
+WeightFormat WeightFormat::of(DType dtype) {
+  if (dtype == DType::f8) return {.dtype = dtype, .group = kFloat8Group, .arithmetic = Arithmetic::exact};
+  return {.dtype = dtype};
+}
+
+std::optional<DType> dtype_from_text(std::string_view name, const std::string& where) {
+  return named(name, where, "auto, float16, bfloat16, float32, int8 or int4");
 }
 
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where) {
-  const std::optional<DType> dtype = dtype_from_text(name, where);
-  return dtype ? std::optional(WeightFormat{.dtype = *dtype}) : std::nullopt;
+  if (name == name_of(DType::f8)) return WeightFormat::of(DType::f8);
+  const std::optional<DType> dtype = named(name, where, "auto, float16, bfloat16, float32, float8, int8 or int4");
+  return dtype ? std::optional(WeightFormat::of(*dtype)) : std::nullopt;
 }
 
 std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights) {
@@ -43,9 +55,12 @@ Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std:
                    std::string(name.substr(0, 40)) + "'");
 }
 
-int group_from_number(std::int64_t group, const std::string& where) {
-  if (group == 32 || group == 64 || group == 128) return static_cast<int>(group);
-  throw UsageError(where + " must be 32, 64 or 128 numbers, got " + std::to_string(group));
+void set_group(WeightFormat& format, std::int64_t group, const std::string& where) {
+  const bool only_one = format.dtype == DType::f8;
+  if (only_one ? group != kFloat8Group : group != 32 && group != 64 && group != 128)
+    throw UsageError(where + " must be " + (only_one ? "128 numbers for weights of float8" : "32, 64 or 128 numbers") +
+                     ", got " + std::to_string(group));
+  format.group = static_cast<int>(group);
 }
 
 std::string to_text(const WeightFormat& format) {

@@ -16,6 +16,10 @@ struct WeightFormat {
   /// exact.
   Arithmetic arithmetic = Arithmetic::int8;
 
+  /// The format of `dtype` with what it has unless it is said otherwise. float8 has groups of 128 and exact arithmetic,
+  /// and no other.
+  static WeightFormat of(DType dtype);
+
   bool quantised() const { return is_quantised(dtype); }
   /// Whether the arithmetic is more than what bf16 and other float weights have by default.
   bool names_arithmetic() const { return quantised() || (dtype == DType::bf16 && arithmetic != Arithmetic::int8); }
@@ -24,14 +28,14 @@ struct WeightFormat {
 
 /// Returns nullopt for "auto", otherwise the named type: float16, bfloat16, float32, int8 or int4. Throws UsageError.
 std::optional<DType> dtype_from_text(std::string_view name, const std::string& where);
-/// The same, as a format.
+/// The same, as a format, and float8.
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where);
 /// Parses "exact", "int8" (quantised weights only) or "bfloat16" (bfloat16 weights only).
 std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights);
 /// The same, but throws UsageError.
 Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where);
-/// 32, 64 or 128. Throws UsageError.
-int group_from_number(std::int64_t group, const std::string& where);
+/// Gives a quantised format groups of 32, 64 or 128; float8 has only the last. Throws UsageError.
+void set_group(WeightFormat& format, std::int64_t group, const std::string& where);
 /// "float16", "int4 in groups of 64, int8 arithmetic"
 std::string to_text(const WeightFormat& format);
 

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 using offload::Lane;
 
 constexpr std::array kMoving{Lane::disk_read, Lane::disk_write, Lane::host_to_device, Lane::device_to_host};
-constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4};
+constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4, DType::f8};
 constexpr double kLeast = 1e-12, kMost = 1e30;  // bounds of rates and sizes that the linear program can handle
 
 constexpr std::size_t index(DType type) { return static_cast<std::size_t>(type); }

@@ -27,7 +27,7 @@ struct RateTable {
 struct Engine {
   /// flop/s by DType of the weights, over rows x width of a square matrix. Quantised weights are in groups of 64, in
   /// integer arithmetic if the engine has it. bf16 on a CPU is in Arithmetic::bfloat16 if the CPU has it.
-  std::array<RateTable, 6> linear;
+  std::array<RateTable, kDTypes> linear;
   RateTable prefill_attention;         ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
   RateTable column_sums;               ///< flop/s of the second pass (2 x pairs x head_dim), over the same
   RateTable decode_attention;          ///< bytes/s: keys, values, 12 bytes a slot if scored, over slots x head_dim

@@ -24,7 +24,7 @@ std::optional<policy::WeightFormat> format_of(const ConvertFlags& flags) {
   auto format = policy::weight_format_from_text(flags.weight_dtype, "--weight-dtype");
   if (flags.weight_group && !(format && format->quantised()))
     throw UsageError("--weight-group: is only for --weight-dtype int8 and int4");
-  if (flags.weight_group) format->group = policy::group_from_number(*flags.weight_group, "--weight-group");
+  if (flags.weight_group) policy::set_group(*format, *flags.weight_group, "--weight-group");
   return format;
 }
 

@@ -91,6 +91,7 @@ void print_quantised(const ModelSource& source) {
 /// "4 bits in groups of 32", "computed with as floats"
 std::string form_of(const policy::Quantisation& how, const std::string& levels) {
   if (!how.keeps_levels()) return "computed with as floats";
+  if (how.dtype == DType::f8) return "floats of 8 bits with scales";
   return levels + " in " + (how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group * how.repeats));
 }
 

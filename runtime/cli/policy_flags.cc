@@ -94,7 +94,8 @@ void PolicyFlags::add_to(CLI::App& app) {
       app.add_option(
              "--weight-dtype", weight_dtype,
              "Type that weights are stored in: auto (that of --dtype), float16, bfloat16, float32, int8 or int4; "
-             "int8 and int4 quantise the matrices of the layers")
+             "int8 and int4 quantise the matrices of the layers. auto keeps the format of a checkpoint that is "
+             "quantised, such as float8")
           ->group("Policy");
   app.add_flag("--compress-weight", compress_weight, "FlexGen's name for --weight-dtype int4")
       ->excludes(dtype)
@@ -141,7 +142,7 @@ void PolicyFlags::add_choices_to(CLI::App& app) {
 /// Applies the flags for the storage and the arithmetic of quantised weights to `format`.
 void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const {
   if (!format) return;
-  if (weight_group && format->quantised()) format->group = policy::group_from_number(*weight_group, "--weight-group");
+  if (weight_group && format->quantised()) policy::set_group(*format, *weight_group, "--weight-group");
   if (const auto arithmetic = policy::arithmetic_named(weight_arithmetic, format->dtype))
     format->arithmetic = *arithmetic;
 }

@@ -75,6 +75,12 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
       policy::object_at(report, "linear_bfloat16_4096")[std::to_string(rows)] = {
           {"flop_per_second", pairs}, {"of_dram_bound", pairs / (dram * rows)}, {"of_f16", pairs / flops}};
     }
+    const double float8 = kernels::measure_linear(pool, rows, DType::f8, sizes.bytes, sizes.seconds);
+    policy::object_at(report, "linear_float8_4096")[std::to_string(rows)] = {
+        {"flop_per_second", float8},
+        {"of_dram_bound", float8 / (dram * rows) / 2 * double(kernels::measured_matrix_bytes(DType::f8)) /
+                              (double(kernels::kMeasuredWidth) * double(kernels::kMeasuredWidth))},
+        {"of_f16", float8 / flops}};
     for (const auto& [type, table] :
          {std::pair{DType::i8, LevelTable::even}, std::pair{DType::i4, LevelTable::even},
           std::pair{DType::i4, LevelTable::e2m1}, std::pair{DType::i4, LevelTable::iq4_nl}}) {

@@ -171,9 +171,15 @@ void Workbench::fill_groups(std::span<std::byte> to, DType type) {
   if (piece == 0) return;
   const auto some = backend_.allocate_host(piece);
   std::mt19937 random(1);
-  std::generate_n(reinterpret_cast<std::uint32_t*>(some->data()), piece / sizeof(std::uint32_t), random);
+  const std::uint32_t no_nan = type == DType::f8 ? 0xF7F7F7F7u : ~0u;
+  std::generate_n(reinterpret_cast<std::uint32_t*>(some->data()), piece / sizeof(std::uint32_t),
+                  [&] { return static_cast<std::uint32_t>(random()) & no_nan; });
   const auto top = static_cast<float>(levels_of(type));
   for (std::size_t group = 0; group < kinds; ++group) {
+    if (type == DType::f8) {
+      std::fill_n(reinterpret_cast<float*>(some->data() + group * bytes), QuantisedLayout::kTileRows, 0x1p-8f);
+      continue;
+    }
     auto* const scales = reinterpret_cast<f16*>(some->data() + group * bytes);
     std::fill_n(scales, QuantisedLayout::kTileRows, f16(1 / top));
     std::fill_n(scales + QuantisedLayout::kTileRows, QuantisedLayout::kTileRows, f16(-0.5f));

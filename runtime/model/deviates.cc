@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "kernels/small_floats.h"
 #include "runtime/base/hash.h"
 #include "runtime/checkpoint/float_types.h"
 
@@ -79,15 +80,37 @@ void clear_beyond(const QuantisedLayout& layout, std::int64_t rows, std::int64_t
   for (std::int64_t column = count; column < layout.group; ++column)
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto place = layout.place(row, column);
-      lines[place.byte] &= layout.dtype == DType::i8 ? std::byte{0} : std::byte{0xF0} >> place.shift;
+      lines[place.byte] &= layout.dtype != DType::i4 ? std::byte{0} : std::byte{0xF0} >> place.shift;
     }
   for (std::int64_t at = 0; at < layout.group_bytes() - QuantisedLayout::kLine; at += QuantisedLayout::kLine)
     clear_rows(lines + at, rows);
 }
 
+/// The bits of the number of E4M3 that is nearest.
+std::uint8_t nearest_e4m3(float number) {
+  std::uint8_t low = 0, high = 126;  // the largest
+  const float size = std::abs(number);
+  while (high - low > 1) {
+    const auto middle = static_cast<std::uint8_t>((low + high) / 2);
+    (e4m3(middle) <= size ? low : high) = middle;
+  }
+  const std::uint8_t nearest = e4m3(high) - size < size - e4m3(low) ? high : low;
+  return number < 0 ? static_cast<std::uint8_t>(nearest | 128) : nearest;
+}
+
 }  // namespace
 
 RandomLevels::RandomLevels(float deviation, DType type) : bytes_(normal_table().size()) {
+  if (type == DType::f8) {
+    const float step = normal_table().back() / 448;  // as FP8 is made: the largest number is 448 times the scale
+    double numbers = 0;
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      bytes_[i] = nearest_e4m3(normal_table()[i] / step);
+      numbers += double(e4m3(bytes_[i])) * double(e4m3(bytes_[i]));
+    }
+    wide_scale_ = deviation / static_cast<float>(std::sqrt(numbers / double(bytes_.size())));
+    return;
+  }
   const int top = levels_of(type);
   const double step = spacing(type), middle = top / 2.0;
   const auto level = [&](std::size_t quantile) {
@@ -111,6 +134,10 @@ void RandomLevels::draw(const QuantisedLayout& layout, std::uint64_t key, std::i
   for (std::int64_t g = 0; g < layout.groups(); ++g, to += layout.group_bytes()) {
     std::memset(to, 0, line);
     for (std::int64_t row = 0; row < rows; ++row) {
+      if (layout.dtype == DType::f8) {
+        std::memcpy(to + row * 4, &wide_scale_, 4);
+        continue;
+      }
       std::memcpy(to + row * 2, &scale_.scale, 2);
       std::memcpy(to + line / 2 + row * 2, &scale_.minimum, 2);
     }

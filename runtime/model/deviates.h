@@ -27,13 +27,14 @@ class Deviates {
 /// Thread-safe.
 class RandomLevels {
  public:
-  /// `type`: i8 or i4.
+  /// `type`: i8, i4 or f8.
   RandomLevels(float deviation, DType type);
   /// Writes the layout.tile_bytes() bytes of tile `tile` of the matrix of `key`.
   void draw(const QuantisedLayout& layout, std::uint64_t key, std::int64_t tile, std::byte* to) const;
 
  private:
   GroupScale scale_;
+  float wide_scale_ = 0;             // of f8
   std::vector<std::uint8_t> bytes_;  // of a line, for 16 random bits: one level, or two of 8 bits each
 };
 

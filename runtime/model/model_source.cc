@@ -173,8 +173,13 @@ policy::ModelSpec read_model_spec(const fs::path& path) { return read_model_spec
 
 std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
                                               const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
+  if (asked && asked->dtype == DType::f8 && stored.dtype != DType::f8)
+    throw UsageError(
+        "--weight-dtype float8: " + path.string() +
+        " has no weights of float8 (F8_E4M3), and no others become float8; leave the flag out, or give int8");
   if (!stored.keeps_levels()) return asked;
-  policy::WeightFormat own{.dtype = stored.dtype, .group = stored.group};
+  policy::WeightFormat own = policy::WeightFormat::of(stored.dtype);
+  own.group = stored.group;
   if (!asked) return own;
   const bool same = asked->dtype == own.dtype && asked->group == own.group;
   // Weights that others have quantised can be computed with in another format, but not in other groups: that would cost

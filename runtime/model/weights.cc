@@ -156,7 +156,8 @@ bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
                           const std::optional<policy::WeightFormat>& format) const {
   if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
   const bool own = format->dtype == quantised_.dtype && format->group == quantised_.group;
-  const bool levels = tensor.matrix && tensor.matrix->has_levels();
+  const bool levels = tensor.matrix && tensor.matrix->has_levels() &&
+                      (tensor.matrix->form().type == DType::f8) == (format->dtype == DType::f8);
   if (own) {
     const auto& plain = quantised_.plain;
     tensor.plain = std::binary_search(plain.begin(), plain.end(), tensor.spec.name) ||

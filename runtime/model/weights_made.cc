@@ -186,6 +186,14 @@ void Weights::put_levels(const Placed& tensor, std::int64_t first, std::int64_t 
                          const StoredLevels& levels, std::byte* to) const {
   const QuantisedLayout layout = tensor.quantised();
   const std::int64_t groups = layout.groups();
+  if (tensor.dtype == DType::f8) {
+    for (std::int64_t end = row + rows; row < end; row += kTileRows)
+      kernels::pack_tile(
+          layout,
+          {.levels = levels.levels.data() + row * layout.cols, .wide_scales = levels.scales.data() + row * groups},
+          std::min(kTileRows, end - row), to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
+    return;
+  }
   std::vector<GroupScale> scales;
   std::vector<std::uint8_t> wide;
   for (std::int64_t end = row + rows; row < end; row += kTileRows) {

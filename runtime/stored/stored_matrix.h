@@ -15,7 +15,7 @@ namespace weft::runtime {
 
 /// The form of a matrix's numbers in its file.
 struct StoredForm {
-  DType type = DType::f32;              ///< i4 or i8 if there are levels; else the float type
+  DType type = DType::f32;              ///< i4, i8 or f8 if there are levels; else the float type
   int group = 1;                        ///< numbers of a row that share a scale
   LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
   /// Scales and minima are numbers of fp16, unless they are out of its range. If not, they are rounded.
@@ -24,10 +24,10 @@ struct StoredForm {
 };
 
 /// Some rows as levels: a number is scale * level + minimum, or with a table scale * what the level stands for +
-/// minimum.
+/// minimum. Levels of f8 are floats, which have no minimum.
 struct StoredLevels {
   std::vector<std::uint8_t> levels;   ///< [rows, cols]
-  std::vector<float> scales, minima;  ///< [rows, groups of a row]
+  std::vector<float> scales, minima;  ///< [rows, groups of a row]; of f8 only scales
 };
 
 class StoredMatrix {

@@ -28,7 +28,7 @@ SKIPPED = 77
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}", "-Xcompiler=-Wall,-Wextra", "-Xptxas=-v"]
 SHORT = [(r"weft::kernels::(cuda::(decode|prefill)::)?", ""), (r"\(anonymous namespace\)::", ""), (r"cuda::", ""),
          (r"__nv_bfloat16", "bf16"), (r"__half", "half"), (r"\(int\)", ""), (r"\(bool\)", ""),
-         (r"\(weft::DType\)4", "i8"), (r"\(weft::DType\)5", "i4"), (r"^void ", ""), (r"\(.*\)$", "")]
+         (r"\(weft::DType\)4", "i8"), (r"\(weft::DType\)5", "i4"), (r"\(weft::DType\)6", "f8"), (r"^void ", ""), (r"\(.*\)$", "")]
 SLOTS = 205  # of a KV budget of 20 % of 512 + 512 tokens
 
 

@@ -61,14 +61,21 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
   CHECK_FALSE(partial(R"({"weights":{"device":1,"dtype":"auto"}})").weight_format.has_value());
   CHECK(alone.over(both).weight_format == alone.weight_format);
   policy::Policy whole;
-  for (const auto& format : {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
-                             std::optional(policy::WeightFormat{.dtype = DType::bf16}),
-                             std::optional(policy::WeightFormat{DType::bf16, 64, Arithmetic::bfloat16})}) {
+  for (const auto& format :
+       {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
+        std::optional(policy::WeightFormat{.dtype = DType::bf16}), std::optional(policy::WeightFormat::of(DType::f8)),
+        std::optional(policy::WeightFormat{DType::bf16, 64, Arithmetic::bfloat16})}) {
     whole.weight_format = format;
     CHECK(PartialPolicy::from_json(whole.to_json(), "again").weight_format == format);
   }
   const std::pair<const char*, const char*> refused[] = {
-      {R"({"weights":{"dtype":"int3"}})", "weights.dtype must be auto, float16, bfloat16, float32, int8 or int4"},
+      {R"({"weights":{"dtype":"int3"}})",
+       "weights.dtype must be auto, float16, bfloat16, float32, float8, int8 or int4"},
+      {R"({"weights":{"dtype":"float8","group":64}})",
+       "weights.group must be 128 numbers for weights of float8, got 64"},
+      {R"({"weights":{"dtype":"float8","arithmetic":"int8"}})",
+       "weights.arithmetic must be exact for weights of float8"},
+      {R"({"kv":{"dtype":"float8"}})", "kv.dtype must be auto, float16, bfloat16, float32, int8 or int4"},
       {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 32, 64 or 128"},
       {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})", "weights.arithmetic must be exact or int8"},
       {R"({"weights":{"dtype":"float16","group":64}})", "weights.group: is only for the dtypes int8 and int4"},

@@ -104,19 +104,27 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
          read(policy::to_config(with_head)).table == LevelTable::even));
   json strange = json(policy::to_config(with_head));
   strange["head_dtype"] = "float16";
-  CHECK_THROWS_WITH(read(strange), Catch::Contains("'head_dtype' must be int4 or int8"));
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'head_dtype' must be int4, int8 or float8"));
   strange = json(written);
   strange["level_table"] = "nf4";
   CHECK_THROWS_WITH(read(strange), Catch::Contains("'level_table' must be even, e2m1 or iq4_nl"));
 }
 
-TEST_CASE("weights of 8 bits with scales count as floats", "[policy]") {
+TEST_CASE("weights of 8 bits with scales keep their format", "[policy]") {
   for (const char* config :
        {R"({"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],"activation_scheme":"dynamic"})",
         R"({"quant_method":"fp8","activation_scheme":"static"})", R"({"quant_method":"fbgemm_fp8"})",
         R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"group_0":
-            {"input_activations":{"num_bits":8},"weights":{"num_bits":8,"type":"float","strategy":"channel"}}}})"})
-    CHECK_FALSE(read(json::parse(config)));
+            {"input_activations":{"num_bits":8},"weights":{"num_bits":8,"type":"float","strategy":"channel"}}}})",
+        R"({"quant_method":"modelopt","quant_algo":"FP8"})"}) {
+    const Quantisation found = read(json::parse(config));
+    CHECK((found.packing == Quantisation::Packing::fp8 && found.dtype == DType::f8 && found.group == 128));
+    CHECK((found.foreign() && found.keeps_levels() && found.uniform));
+  }
+  const Quantisation packed{
+      .packing = Quantisation::Packing::weft, .dtype = DType::f8, .group = 128, .uniform = true, .head = DType::f8};
+  const Quantisation again = read(policy::to_config(packed));
+  CHECK((again.dtype == DType::f8 && again.group == 128 && again.uniform && again.head == DType::f8));
   const auto refused = [](const char* config, const char* words) {
     CHECK_THROWS_WITH(read(json::parse(config)), Contains(words) && Contains("use the unquantized model"));
   };

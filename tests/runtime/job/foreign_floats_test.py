@@ -17,7 +17,8 @@ from weft_process import read_lines, write_lines  # noqa: E402
 
 MXFP4, CT_MXFP4, NVFP4, MODELOPT = "llama-mxfp4-bf16", "qwen2-ct-mxfp4-f16", "llama-ct-nvfp4-bf16", "qwen2-modelopt-nvfp4-f16"
 NF4, FP4, INT8 = "llama-bnb-nf4-bf16", "opt-bnb-fp4-f16", "llama-bnb-int8-f16"
-FLOATS = (MXFP4, CT_MXFP4, NVFP4, MODELOPT, NF4, FP4, INT8)
+FP8, CT_FP8, MODELOPT_FP8 = "llama-fp8-blocks-bf16", "qwen2-ct-fp8-rows-f16", "llama-modelopt-fp8-f16"
+FLOATS = (MXFP4, CT_MXFP4, NVFP4, MODELOPT, NF4, FP4, INT8, FP8, CT_FP8, MODELOPT_FP8)
 NAN = struct.pack("<f", float("nan"))
 
 
@@ -57,7 +58,8 @@ class SmallFloats(Case):
                 self.assertEqual(self.sure_answers(name, plain)[1], theirs)
 
     def test_levels_that_are_kept(self):
-        for name, dtype, group in ((MXFP4, "int4", 32), (CT_MXFP4, "int4", 32), (INT8, "int8", 128)):
+        for name, dtype, group in ((MXFP4, "int4", 32), (CT_MXFP4, "int4", 32), (INT8, "int8", 128), (FP8, "float8", 128),
+                                   (CT_FP8, "float8", 128), (MODELOPT_FP8, "float8", 128)):
             with self.subTest(name=name):
                 wanted = self.answers(self.golden / name)
                 self.assertEqual(self.answers(self.golden / name, "--weight-dtype", dtype, "--weight-group", group), wanted)
@@ -86,7 +88,9 @@ class SmallFloats(Case):
         for name, words in ((MXFP4, ["MXFP4, 4 bits in groups of 32: 14 matrices", "4.25 bits a number"]),
                             (NVFP4, ["NVFP4, computed with as floats: 7 matrices", "bits a number"]),
                             (MODELOPT, ["NVFP4", "7 matrices"]), (FP4, ["bitsandbytes", "6 matrices"]),
-                            (INT8, ["bitsandbytes, 8 bits in whole rows"])):
+                            (INT8, ["bitsandbytes, 8 bits in whole rows"]),
+                            (FP8, ["FP8, floats of 8 bits with scales: 7 matrices", "8.00 bits a number"]),
+                            (CT_FP8, ["FP8, floats of 8 bits with scales: 6 matrices"]), (MODELOPT_FP8, ["FP8", "14 matrices"])):
             done = self.weft.run("inspect", self.golden / name)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:
@@ -134,7 +138,8 @@ class BadFloats(Case):
         for name, tensor, axis in ((MXFP4, "weight_scales", 0), (MXFP4, "weight_blocks", 1), (CT_MXFP4, "weight_packed", 1),
                                    (NVFP4, "weight_scale", 1), (NVFP4, "weight_packed", 0), (MODELOPT, "weight", 0),
                                    (NF4, "weight.absmax", 0), (NF4, "weight", 0), (NF4, "weight.quant_map", 0),
-                                   (NF4, "weight.nested_quant_map", 0), (INT8, "weight", 0), (INT8, "SCB", 0)):
+                                   (NF4, "weight.nested_quant_map", 0), (INT8, "weight", 0), (INT8, "SCB", 0),
+                                   (FP8, "weight_scale_inv", 0), (FP8, "weight_scale_inv", 1), (CT_FP8, "weight_scale", 0)):
             self.bad(name, cut(f"{LLAMA_Q}.{tensor}", axis), [f"'{LLAMA_Q}.{tensor}' is [", "wanted ["])
         self.bad(MXFP4, typed(f"{LLAMA_Q}.weight_blocks", "I8"), ["weight_blocks", "stored as I8, wanted U8"])
         self.bad(NVFP4, typed(f"{LLAMA_Q}.weight_scale", "U8"), ["weight_scale", "stored as U8, wanted F8_E4M3"])
@@ -150,6 +155,25 @@ class BadFloats(Case):
         self.bad(FP4, put(f"{OPT_Q}.weight.absmax", 12, NAN), ["absmax", "element 3 makes numbers that are not finite"])
         self.bad(NF4, put(f"{LLAMA_Q}.weight.nested_absmax", 0, NAN), ["nested_absmax", "element 0 is not finite"])
         self.bad(INT8, put(f"{LLAMA_Q}.SCB", 28, NAN), ["SCB", "row 7 is not finite"])
+
+    def test_numbers_of_8_bits_that_cannot_be(self):
+        weight, scale, infinity = f"{LLAMA_Q}.weight", f"{LLAMA_Q}.weight_scale_inv", struct.pack("<f", float("inf"))
+        for bits in (b"\x7f", b"\xff"):
+            self.bad(FP8, put(weight, 160 * 3 + 130, bits), [f"'{weight}'", "row 3, column 130 is not finite"])
+        for at, row, column in ((0, 0, "column"), (3, 128, "column")):
+            for number in (NAN, infinity):
+                self.bad(FP8, put(scale, 4 * at, number), [f"'{weight}'", f"row {row}, {column}", "is not finite"])
+        self.bad(MODELOPT_FP8, put(f"{LLAMA_Q}.weight_scale", 0, NAN), [f"'{weight}'", "row 0, column", "is not finite"])
+        # fp16, in which a GPU computes, holds no number above 65504; here the largest is 448 times the scale.
+        self.bad(FP8, put(scale, 0, struct.pack("<f", 147.0)), [f"'{weight}'", "is too large for float16", "--weight-dtype bfloat16"])
+        self.bad(FP8, put(scale, 0, struct.pack("<f", -147.0)), [f"'{weight}'", "is too large for float16", "--weight-dtype bfloat16"])
+
+        def small_numbers(tensors):
+            tensors[weight][2][:] = bytes(len(tensors[weight][2]))
+            put(scale, 0, struct.pack("<f", 256.0))(tensors)
+        self.bad(FP8, small_numbers, [f"'{weight}'", "has a scale of 256 or more", "--weight-dtype float16"])
+        self.bad(FP8, without(scale), ["is stored as F8_E4M3 without"])
+        self.bad(FP8, typed(scale, "I32"), [scale, "stored as I32"])
 
     def test_a_state_that_contradicts_the_tensors(self):
         name = f"{LLAMA_Q}.weight.quant_state.bitsandbytes__nf4"

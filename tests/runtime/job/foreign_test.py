@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from foreign import DATA, LLAMA_Q, OPT_Q, REQUESTS, USAGE, Case, File, cut, main, put, typed, without  # noqa: E402
-from weft_process import read_lines  # noqa: E402
+from weft_process import read_lines, write_lines  # noqa: E402
 
 GPTQ, AWQ, CT, CT_BYTES = "opt-gptq-asym-f16", "qwen2-awq-f16", "llama-ct-asym-f16", "qwen2-ct-asym-bytes-bf16"
 GPTQ_8, CT_8, GPTQ_96 = "llama-gptq-8-f16", "qwen2-ct-8-asym-f16", "llama-gptq-96-f16"
@@ -179,6 +179,16 @@ class Floats(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return {line["id"]: line["token_ids"] for line in read_lines(output)}
 
+    def scores_in_fp32(self, model, *flags, block=3):
+        self.count += 1
+        requests, output = self.folder / "score.jsonl", self.folder / f"scores{self.count}.jsonl"
+        write_lines(requests, [{"id": i, "prompt_ids": [3, i + 1, 5], "continuation_ids": list(range(7, 19 + i))} for i in range(6)])
+        done = self.weft.run("score", "--model", model, "--input", requests, "--output", output, "--dtype", "float32", "--quiet",
+                             "--disk-dir", self.folder / "disk", "--gpu-batch-size", block, "--num-gpu-batches", 2,
+                             *(flags if "--percent" in flags else ("--percent", 100, 0, 100, 0, 100, 0, *flags)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {line["id"]: line["logprobs"] for line in read_lines(output)}
+
     def test_each_way_to_scale(self):
         def blocks(rows, cols, generator):
             shape = [(rows + 127) // 128, (cols + 127) // 128]
@@ -188,7 +198,11 @@ class Floats(Case):
         def channels(rows, _, generator):
             return "_scale", [rows, 1], [2.0 ** -generator.randrange(5, 8) for _ in range(rows)], lambda row, _: row
 
+        def whole(rows, cols, _):
+            return "_scale", [], [0.0123], lambda row, col: 0
+
         for how, scales_of, said in (
+                ("whole", whole, {"quant_method": "modelopt", "quant_algo": "FP8"}),
                 ("blocks", blocks, {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}),
                 ("channels", channels, {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {
                     "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}})):
@@ -196,6 +210,31 @@ class Floats(Case):
             config = json.loads((eight / "config.json").read_text())
             (eight / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
             self.assertEqual(self.answers_in_fp32(eight), self.answers_in_fp32(plain))
+            # Its numbers are those of fp32, to the bit, wherever they are and however many rows they meet.
+            wanted = self.scores_in_fp32(plain)
+            self.assertEqual(self.scores_in_fp32(eight), wanted)
+            self.assertEqual(self.scores_in_fp32(eight, block=1), wanted)
+            self.assertEqual(self.scores_in_fp32(eight, "--percent", 0, 0, 100, 0, 100, 0), wanted)
+            self.assertEqual(self.scores_in_fp32(eight, "--percent", 30, 30, 100, 0, 100, 0), wanted)
+            self.assertEqual(self.scores_in_fp32(eight, "--weight-dtype", "float32"), wanted)
+            packed = self.folder / f"{how}-packed"
+            done = self.weft.run("convert", "--model", eight, "--output", packed, "--dtype", "float32")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.scores_in_fp32(packed, "--percent", 0, 0, 100, 0, 100, 0), wanted)
+            config = json.loads((packed / "config.json").read_text())["quantization_config"]
+            self.assertEqual((config["dtype"], config["group_size"]), ("float8", 128))
+            self.assertIn("quantised: FP8, floats of 8 bits with scales", self.weft.run("inspect", eight).stdout.decode())
+            for type_of_copy in ("bfloat16", "int8"):
+                self.assertNotEqual(self.scores_in_fp32(eight, "--weight-dtype", type_of_copy), wanted)
+
+    def test_what_is_not_float8(self):
+        plain = self.golden.parent / "gguf" / "llama-mixed"
+        self.refused(USAGE, plain, ["--weight-dtype float8", "has no weights of float8"], "--weight-dtype", "float8")
+        self.refused(USAGE, self.golden / "llama-gptq-f16", ["--weight-dtype float8", "has no weights of float8"], "--weight-dtype", "float8")
+        self.refused(USAGE, plain, ["--kv-dtype must be"], "--kv-dtype", "float8")
+        done = self.weft.run("convert", "--model", plain, "--output", self.folder / "none", "--weight-dtype", "float8")
+        self.assertEqual(done.returncode, USAGE)
+        self.assertFalse((self.folder / "none").exists())
 
 
 if __name__ == "__main__":
