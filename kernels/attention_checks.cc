@@ -143,6 +143,7 @@ void check(const Reposition& op) {
   if (2 * op.frequencies.size() > static_cast<std::size_t>(op.slots.head_dim))
     c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " +
              text(op.slots.head_dim));
+  if (op.slots.split) c.refuse("slots are split, whose keys cannot be turned without choosing their bits again");
   if (op.slots.cold > 0) c.refuse("slots have cold rows, whose keys cannot be turned without rounding them again");
   if (op.slots.rest) c.refuse("slots have a rest, a sum of keys of many positions, which cannot be moved");
 }

@@ -93,6 +93,10 @@ constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 /// The last `cold` of a head's slots have coarse rows instead (kernels/coarse_row.h), only with i8 and without a rest:
 ///   k, v [sequences, kv_heads, hot()]     cold_k, cold_v [sequences, kv_heads, cold], rows of `coarse` bits
+/// Slots that are `split` have each row of i8 in pieces (kernels/coarse_row.h), so that a step may leave the low rows
+/// of most slots unread; without a rest and cold slots, and on the CPU alone:
+///   k, v: high rows of `coarse` bits     low_k, low_v [sequences, kv_heads, slots]: low rows
+///   scale_k, scale_v [sequences, kv_heads, slots]: scales and minima
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
   float* score = nullptr;
@@ -104,11 +108,19 @@ struct KvSlots {
   int cold = 0;
   void *cold_k = nullptr, *cold_v = nullptr;
   CoarseBits coarse = {};
+  bool split = false;
+  void *low_k = nullptr, *low_v = nullptr, *scale_k = nullptr, *scale_v = nullptr;
 
+  constexpr std::size_t low_key_bytes() const { return low_row_bytes(coarse.keys, head_dim); }
+  constexpr std::size_t low_value_bytes() const { return low_row_bytes(coarse.values, head_dim); }
   constexpr int hot() const { return slots - cold; }
   constexpr DType key_type() const { return int8_keys ? DType::i8 : dtype; }
-  constexpr std::size_t key_bytes() const { return kv_row_bytes(key_type(), head_dim); }
-  constexpr std::size_t value_bytes() const { return kv_row_bytes(dtype, head_dim); }
+  constexpr std::size_t key_bytes() const {
+    return split ? high_row_bytes(coarse.keys, head_dim) : kv_row_bytes(key_type(), head_dim);
+  }
+  constexpr std::size_t value_bytes() const {
+    return split ? high_row_bytes(coarse.values, head_dim) : kv_row_bytes(dtype, head_dim);
+  }
 };
 
 /// After prefill: picks the tokens that each head keeps of each prompt, and writes them into the slots in order of
@@ -138,7 +150,9 @@ struct KeepPrompt {
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates
 /// the scores. It multiplies these by `decay`, then adds the probabilities (summed over the query heads of the group)
 /// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token. With
-/// Keep::cold the victim gets a cold slot, the coldest token's if none is empty.
+/// Keep::cold the victim gets a cold slot, the coldest token's if none is empty. With split slots it attends to the
+/// tokens that Keep::read chooses by all their bits, and to the others by their high rows; a score gets these
+/// probabilities.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32; rounded into the slots, or quantised
 ///   if the slots are of i8 or i4
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget

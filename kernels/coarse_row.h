@@ -14,6 +14,10 @@
 // A group of 3 bits is its two high bits as a plane of 2, then the low one as a plane of 1. The scales and minima of
 // all groups follow. In this order a register filled with copies of a plane needs only shifts to have number 2 i + p in
 // part p of word i, as words of int8 have it.
+//
+// Slots that are split (KvSlots::split) have each row of int8 in three pieces: a high row, which is a coarse row
+// without scales and minima; a low row with the bits that the high one lacks, of each group as many planes of 4, 2 and
+// 1 bits as 8 - bits takes, the highest bits first; and the scales and minima of all groups.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +40,18 @@ constexpr std::size_t coarse_level_bytes(int bits, int head_dim) {
 constexpr std::size_t coarse_row_bytes(int bits, int head_dim) {
   return coarse_level_bytes(bits, head_dim) + static_cast<std::size_t>(kv_groups(head_dim)) * 4;
 }
+constexpr std::size_t scales_bytes(int head_dim) { return static_cast<std::size_t>(kv_groups(head_dim)) * 4; }
+constexpr std::size_t high_row_bytes(int bits, int head_dim) { return coarse_level_bytes(bits, head_dim); }
+constexpr std::size_t low_row_bytes(int bits, int head_dim) {
+  return static_cast<std::size_t>(kv_groups(head_dim)) * static_cast<std::size_t>(8 - bits) * kKvGroup / 8;
+}
 /// The levels of int8 that read alike.
 constexpr int coarse_step(int bits) { return 1 << (8 - bits); }
 
 /// Writes the coarse row of a row of int8.
 void coarsen(const std::byte* fine, int head_dim, int bits, std::byte* coarse);
+/// Writes the three pieces of a row of int8.
+void split_row(const std::byte* fine, int head_dim, int bits, std::byte* high, std::byte* low, std::byte* scales);
 /// The coarse level of number d.
 int coarse_level(const std::byte* coarse, int bits, int d);
 

@@ -17,10 +17,16 @@ namespace weft::kernels {
 /// (kernels/coarse_row.h): what a step would evict becomes cold instead, and a token that is cold never becomes fine.
 /// If there are more, the coldest goes: of the cold ones and the one that would join them, that with the lowest score,
 /// the oldest among equals.
+/// With `read`, slots are split (KvSlots::split), and a step reads so many tokens with all their bits, the others by
+/// their high rows; it chooses them anew: the newest, read_newest() with the step's own, then the sinks, then those
+/// with the largest share, the older among equals. A token's share is the mean over the query heads of the group of its
+/// probability in the softmax over all stored tokens by their coarse rows. 0: a step reads all tokens so.
 struct Keep {
-  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0, window = 0, cold = 0;
+  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0, window = 0, cold = 0, read = 0;
   constexpr std::int32_t of_prompt() const { return heavy + recent; }
   constexpr std::int32_t budget() const { return heavy + recent + spare; }
+  /// The newest tokens that a step reads in any case: a quarter of `read`.
+  constexpr std::int32_t read_newest() const { return (read + 3) / 4; }
   /// The first position that the token after position t - 1 attends to.
   constexpr std::int32_t seen_from(std::int32_t t) const { return window > 0 && t >= window ? t - window + 1 : 0; }
   bool operator==(const Keep&) const = default;

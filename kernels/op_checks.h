@@ -97,6 +97,7 @@ struct Checker {
     if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
       refuse("keep has room for " + text(of_prompt) + " tokens and spare " + text(k.spare) +
              "; wanted spare from 0 on");
+    if (k.read < 0) refuse("keep reads " + text(k.read) + " tokens with all bits, wanted 0 (all) or more");
     if (k.cold < 0) refuse("keep has " + text(k.cold) + " cold tokens, wanted 0 or more");
     if (k.window < 0 || (k.window > 0 && of_prompt >= k.window))
       refuse("keep has room for " + text(of_prompt) + " tokens and a window of " + text(k.window) +
@@ -106,12 +107,27 @@ struct Checker {
       refuse("keep is heavy " + text(k.heavy) + ", recent " + text(k.recent) + ", sinks " + text(k.sinks) + ", grace " +
              text(k.grace) + "; wanted a budget of at least 1, with sinks and grace inside heavy");
   }
-  void cold_slots(const KvSlots& s) const {
-    if (s.cold < 0 || s.cold >= s.slots) refuse(text(s.cold) + " cold slots of " + text(s.slots));
-    if (s.dtype != DType::i8) refuse(std::string("cold slots beside slots of ") + name_of(s.dtype) + ", wanted int8");
+  void coarse_bits(const KvSlots& s) const {
     for (const int bits : {s.coarse.keys, s.coarse.values})
       if (bits < 1 || bits > kMostCoarseBits)
         refuse("coarse rows have " + text(bits) + " bits, wanted 1 to " + text(kMostCoarseBits));
+  }
+  void split_slots(const KvSlots& s) const {
+    if (s.dtype != DType::i8) refuse(std::string("split slots of ") + name_of(s.dtype) + ", wanted int8");
+    coarse_bits(s);
+    if (s.cold != 0) refuse("slots are split and have cold rows, wanted one of the two");
+    if (s.rest) refuse("slots are split and have a rest, wanted one of the two");
+    if (s.sequences > 0 && (!s.low_k || !s.low_v || !s.scale_k || !s.scale_v))
+      refuse("split slots have no low rows or no scales");
+  }
+  /// Refuses split slots: for twins that do not take them.
+  void whole_slots(const KvSlots& s) const {
+    if (s.split) refuse("slots are split, which only the CPU attends");
+  }
+  void cold_slots(const KvSlots& s) const {
+    if (s.cold < 0 || s.cold >= s.slots) refuse(text(s.cold) + " cold slots of " + text(s.slots));
+    if (s.dtype != DType::i8) refuse(std::string("cold slots beside slots of ") + name_of(s.dtype) + ", wanted int8");
+    coarse_bits(s);
     if (s.rest) refuse("slots have cold rows and a rest, wanted one of the two");
     if (s.sequences > 0 && (!s.cold_k || !s.cold_v)) refuse("cold slots have no data");
   }
@@ -123,6 +139,7 @@ struct Checker {
     if (s.int8_keys && s.dtype != DType::i4)
       refuse(std::string("slots have int8 keys and ") + name_of(s.dtype) + " values, wanted int4 values");
     if (s.cold != 0) cold_slots(s);
+    if (s.split) split_slots(s);
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }

@@ -28,6 +28,10 @@ KvShape::Offsets KvShape::offsets() const {
   at.v = arena.take(of_hot * value_bytes(), 64);
   at.cold_k = arena.take(of_cold * cold_key_bytes(), 64);
   at.cold_v = arena.take(of_cold * cold_value_bytes(), 64);
+  at.low_k = arena.take(places * low_key_bytes(), 64);
+  at.low_v = arena.take(places * low_value_bytes(), 64);
+  at.scale_k = arena.take(places * split_scales_bytes(), 64);
+  at.scale_v = arena.take(places * split_scales_bytes(), 64);
   at.score = arena.take(scores ? places * sizeof(float) : 0, 64);
   at.position = arena.take(places * sizeof(std::int32_t), 64);
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
@@ -37,13 +41,17 @@ KvShape::Offsets KvShape::offsets() const {
   return at;
 }
 
-std::array<KvShape::Part, 9> KvShape::parts() const {
+std::array<KvShape::Part, 13> KvShape::parts() const {
   using Per = Part::Per;
   const Offsets at = offsets();
   return {Part{at.k, key_bytes(), Per::hot},
           Part{at.v, value_bytes(), Per::hot},
           Part{at.cold_k, cold_key_bytes(), Per::cold},
           Part{at.cold_v, cold_value_bytes(), Per::cold},
+          Part{at.low_k, low_key_bytes(), Per::slot},
+          Part{at.low_v, low_value_bytes(), Per::slot},
+          Part{at.scale_k, split_scales_bytes(), Per::slot},
+          Part{at.scale_v, split_scales_bytes(), Per::slot},
           Part{at.score, scores ? sizeof(float) : 0, Per::slot},
           Part{at.position, sizeof(std::int32_t), Per::slot},
           Part{at.free_slot, sizeof(std::int32_t), Per::head},
@@ -71,6 +79,11 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.key_sum = key_sums ? reinterpret_cast<float*>(base + at.key_sum) : nullptr;
   slots_view.cold = cold;
   if (cold > 0) slots_view.cold_k = base + at.cold_k, slots_view.cold_v = base + at.cold_v, slots_view.coarse = coarse;
+  if (split) {
+    slots_view.split = true, slots_view.coarse = coarse;
+    slots_view.low_k = base + at.low_k, slots_view.low_v = base + at.low_v;
+    slots_view.scale_k = base + at.scale_k, slots_view.scale_v = base + at.scale_v;
+  }
   return slots_view;
 }
 

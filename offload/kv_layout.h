@@ -17,7 +17,8 @@ namespace weft::offload {
 
 /// The shape of one KV buffer, which holds what one layer keeps for one batch of sequences (kernels::KvSlots). It has
 /// these parts in this order, each starting at a multiple of 64 bytes: k, v [sequences, kv_heads, slots - cold], rows
-/// of kernels/kv_row.h; cold_k, cold_v [sequences, kv_heads, cold], rows of kernels/coarse_row.h; score [sequences,
+/// of kernels/kv_row.h; cold_k, cold_v [sequences, kv_heads, cold], rows of kernels/coarse_row.h; low_k,
+/// low_v, scale_k, scale_v [sequences, kv_heads, slots] if `split`, and k and v are then high rows; score [sequences,
 /// kv_heads, slots] f32 if `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32; rest
 /// [sequences, kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`; key_sum [sequences, kv_heads, head_dim] f32 if
 /// `key_sums`. It moves between tiers unchanged.
@@ -29,19 +30,33 @@ struct KvShape {
   bool int8_keys = false;  ///< keys are rows of i8 (only with dtype i4)
   bool key_sums = false;
   int cold = 0;                     ///< the number of slots with coarse rows, at the end (only with dtype i8)
-  kernels::CoarseBits coarse = {};  ///< the bits of their rows
+  kernels::CoarseBits coarse = {};  ///< the bits of their rows, or of high rows
+  bool split = false;               ///< each row lies in pieces (only with dtype i8)
+  int read = 0;                     ///< if so, how many tokens a step reads with all bits; 0: all
 
   std::size_t bytes() const;  ///< size of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
   DType key_type() const { return int8_keys ? DType::i8 : dtype; }
-  std::size_t key_bytes() const { return kernels::kv_row_bytes(key_type(), head_dim); }
-  std::size_t value_bytes() const { return kernels::kv_row_bytes(dtype, head_dim); }
+  std::size_t key_bytes() const {
+    return split ? kernels::high_row_bytes(coarse.keys, head_dim) : kernels::kv_row_bytes(key_type(), head_dim);
+  }
+  std::size_t value_bytes() const {
+    return split ? kernels::high_row_bytes(coarse.values, head_dim) : kernels::kv_row_bytes(dtype, head_dim);
+  }
+  std::size_t low_key_bytes() const { return split ? kernels::low_row_bytes(coarse.keys, head_dim) : 0; }
+  std::size_t low_value_bytes() const { return split ? kernels::low_row_bytes(coarse.values, head_dim) : 0; }
+  std::size_t split_scales_bytes() const {
+    return split ? kernels::scales_bytes(head_dim) : 0;
+  }  // of a key, of a value
   int hot() const { return slots - cold; }
   std::size_t cold_key_bytes() const { return cold > 0 ? kernels::coarse_row_bytes(coarse.keys, head_dim) : 0; }
   std::size_t cold_value_bytes() const { return cold > 0 ? kernels::coarse_row_bytes(coarse.values, head_dim) : 0; }
   /// The bytes of one slot that a decode step reads and writes: key, value, position, and the score, which is both read
-  /// and written; of one that is not cold, and of a cold one.
-  std::size_t bytes_per_step() const { return key_bytes() + value_bytes() + state_per_step(); }
+  /// and written; of one that is not cold, and of a cold one. Of a split slot the low rows are apart.
+  std::size_t bytes_per_step() const {
+    return key_bytes() + value_bytes() + 2 * split_scales_bytes() + state_per_step();
+  }
+  std::size_t low_bytes_per_step() const { return low_key_bytes() + low_value_bytes(); }
   /// The same if keys and values were of another type.
   std::size_t bytes_per_step_as(DType type) const {
     return 2 * kernels::kv_row_bytes(type, head_dim) + state_per_step();
@@ -49,8 +64,8 @@ struct KvShape {
   std::size_t cold_bytes_per_step() const { return cold_key_bytes() + cold_value_bytes() + state_per_step(); }
 
   struct Offsets {
-    std::size_t k = 0, v = 0, cold_k = 0, cold_v = 0, score = 0, position = 0, free_slot = 0, rest = 0, key_sum = 0,
-                end = 0;
+    std::size_t k = 0, v = 0, cold_k = 0, cold_v = 0, low_k = 0, low_v = 0, scale_k = 0, scale_v = 0, score = 0,
+                position = 0, free_slot = 0, rest = 0, key_sum = 0, end = 0;
   };
   Offsets offsets() const;
 
@@ -77,7 +92,7 @@ struct KvShape {
     }
   };
   /// All parts in the order in which they lie. Parts that this shape lacks have no bytes.
-  std::array<Part, 9> parts() const;
+  std::array<Part, 13> parts() const;
 
  private:
   std::size_t state_per_step() const { return sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0); }

@@ -46,6 +46,11 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
     t.cold_v = rows(s.cold_v, s.cold, coarse_row_bytes(s.coarse.values, s.head_dim));
   }
   t.hot = s.hot(), t.coarse = s.coarse;
+  if (s.split) {
+    t.low_k = rows(s.low_k, s.slots, s.low_key_bytes()), t.low_v = rows(s.low_v, s.slots, s.low_value_bytes());
+    t.scale_k = rows(s.scale_k, s.slots, scales_bytes(s.head_dim));
+    t.scale_v = rows(s.scale_v, s.slots, scales_bytes(s.head_dim));
+  }
   t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
   t.position = s.position + first;
   t.free_slot = s.free_slot + index;
@@ -79,6 +84,13 @@ void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot
     copy_row(from.cold_k, to.cold_k, index * from.cold + cooled, coarse_row_bytes(from.coarse.keys, from.head_dim));
     copy_row(from.cold_v, to.cold_v, index * from.cold + cooled, coarse_row_bytes(from.coarse.values, from.head_dim));
   }
+  if (from.split) {
+    const std::int64_t place = index * from.slots + slot;
+    copy_row(from.low_k, to.low_k, place, from.low_key_bytes());
+    copy_row(from.low_v, to.low_v, place, from.low_value_bytes());
+    copy_row(from.scale_k, to.scale_k, place, scales_bytes(from.head_dim));
+    copy_row(from.scale_v, to.scale_v, place, scales_bytes(from.head_dim));
+  }
   if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
   std::copy_n(from.position + first, from.slots, to.position + first);
   to.free_slot[index] = from.free_slot[index];
@@ -97,8 +109,9 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
   // A tile has several heads, so that a thread knows what it reads next; but there are many tiles, because threads are
   // not equally fast.
   const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
+  const int slots = op.slots.slots, dim = op.slots.head_dim, group = op.heads / op.slots.kv_heads;
   const std::size_t scratch =
-      decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
+      (decode_scratch(dim, slots, group) + (op.slots.split ? split_scratch(dim, slots, group) : 0)) * sizeof(float);
   ThreadPool::Turn turn(pool_);
   turn.run((heads + at_once - 1) / at_once, [&](std::int64_t tile, int thread) {
     float* const memory = reinterpret_cast<float*>(turn.scratch(thread, scratch));

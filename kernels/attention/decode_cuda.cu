@@ -78,6 +78,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   using namespace cuda;
   using namespace cuda::decode;
   check(op);
+  checks::Checker{"decode_attention"}.whole_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;

@@ -158,19 +158,35 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
     slots.position[slot] = position;
     if (slots.score) slots.score[slot] = score(position);
   };
+  std::vector<std::byte> fine(kv_row_bytes(DType::i8, op.slots.head_dim));
+  const CoarseBits bits = op.slots.coarse;
+  const auto cool = [&](const ConstView& from, std::int32_t position, int few, std::byte* rows, std::size_t slot) {
+    copy(from, position, DType::i8, fine.data());
+    coarsen(fine.data(), op.slots.head_dim, few, rows + slot * coarse_row_bytes(few, op.slots.head_dim));
+  };
+  const auto first = static_cast<std::size_t>(op.sequence[prompt] * std::int64_t{op.slots.kv_heads} + head) *
+                     static_cast<std::size_t>(op.slots.slots);
+  const auto split = [&](const ConstView& from, std::int32_t position, int few, std::byte* high, void* low,
+                         void* scales, std::size_t slot) {
+    const int dim = op.slots.head_dim;
+    copy(from, position, DType::i8, fine.data());
+    split_row(fine.data(), dim, few, high + slot * high_row_bytes(few, dim),
+              static_cast<std::byte*>(low) + (first + slot) * low_row_bytes(few, dim),
+              static_cast<std::byte*>(scales) + (first + slot) * scales_bytes(dim));
+  };
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-    copy(op.k, kept[slot], op.slots.key_type(), slots.k + slot * op.slots.key_bytes());
-    copy(op.v, kept[slot], op.slots.dtype, slots.v + slot * op.slots.value_bytes());
+    if (op.slots.split) {
+      split(op.k, kept[slot], bits.keys, slots.k, op.slots.low_k, op.slots.scale_k, slot);
+      split(op.v, kept[slot], bits.values, slots.v, op.slots.low_v, op.slots.scale_v, slot);
+    } else {
+      copy(op.k, kept[slot], op.slots.key_type(), slots.k + slot * op.slots.key_bytes());
+      copy(op.v, kept[slot], op.slots.dtype, slots.v + slot * op.slots.value_bytes());
+    }
     place(kept[slot], slot);
   }
-  std::vector<std::byte> fine(kv_row_bytes(DType::i8, op.slots.head_dim));
-  const auto cool = [&](const ConstView& from, std::int32_t position, int bits, std::byte* rows, std::size_t slot) {
-    copy(from, position, DType::i8, fine.data());
-    coarsen(fine.data(), op.slots.head_dim, bits, rows + slot * coarse_row_bytes(bits, op.slots.head_dim));
-  };
   for (std::size_t slot = 0; slot < all.cold.size(); ++slot) {
-    cool(op.k, all.cold[slot], op.slots.coarse.keys, slots.cold_k, slot);
-    cool(op.v, all.cold[slot], op.slots.coarse.values, slots.cold_v, slot);
+    cool(op.k, all.cold[slot], bits.keys, slots.cold_k, slot);
+    cool(op.v, all.cold[slot], bits.values, slots.cold_v, slot);
     place(all.cold[slot], static_cast<std::size_t>(op.slots.hot()) + slot);
   }
   *slots.free_slot = static_cast<std::int32_t>(kept.size());

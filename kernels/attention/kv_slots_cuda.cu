@@ -244,6 +244,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
 
 void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   check(op);
+  checks::Checker{"keep_prompt"}.whole_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < op.keep.size(); ++i)

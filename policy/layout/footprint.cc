@@ -171,7 +171,9 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
            .int8_keys = policy.kv_format.int8_keys(),
            .key_sums = retention.keeps_key_sums(layer, head),
            .cold = static_cast<int>(work.cold_slots.of(layer, head)),
-           .coarse = policy.kv_format.coarse.value_or(kCoarseBits)});
+           .coarse = policy.kv_format.coarse.value_or(kCoarseBits),
+           .split = retention.selects(),
+           .read = retention.kept(work.longest_prompt, work.longest_generation, layer, head).read});
   return shapes;
 }
 
@@ -281,6 +283,9 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const SizingInputs& sizing) {
   check(policy.retention, policy.kv_format);
+  if (policy.retention.selects() && !sizing.attends_split)
+    throw UsageError("retention: 'read' is computed on the CPU alone, and this run has a GPU; give --backend cpu, or " +
+                     std::string("leave 'read' out"));
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);

@@ -256,6 +256,9 @@ KvFormat KvFormat::from_text(std::string_view text, const std::string& where) {
 void check(const Retention& retention, const KvFormat& format) {
   if (retention.cools() && format.dtype != DType::i8)
     throw UsageError("retention: 'cold' keeps the highest bits of int8 keys and values; give --kv-dtype int8");
+  if (retention.selects() && format.dtype != DType::i8)
+    throw UsageError(
+        "retention: 'read' reads only the highest bits of most int8 keys and values; give --kv-dtype int8");
 }
 
 void check(const KvFormat& format, const std::string& where) {

@@ -37,7 +37,7 @@ struct Budgets {
   std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
 };
 
-/// The bits of cold tokens unless a format says otherwise.
+/// The bits of cold tokens, and those by which `read` reads most tokens, unless a format says otherwise.
 inline constexpr kernels::CoarseBits kCoarseBits{.keys = 4, .values = 2};
 
 /// The stored form of keys and values.
@@ -49,7 +49,8 @@ struct KvFormat {
   /// The type of keys, int8 or int4, if values are int4; nullopt: that of values. Policy files and flags that choose
   /// int4 default it to int8.
   std::optional<DType> keys;
-  /// The bits of cold tokens, only with int8 and a retention that cools (Retention::cold).
+  /// The bits of cold tokens, or of tokens that are not read in full, only with int8 and a retention that cools or
+  /// selects (Retention::cold, Retention::read).
   std::optional<kernels::CoarseBits> coarse = {};
 
   /// The format that files and flags mean if they name only a type; nullopt: the model's type.
@@ -63,7 +64,7 @@ struct KvFormat {
 };
 /// Throws UsageError for a rotation without quantised numbers, and for a type of keys that the format cannot have.
 void check(const KvFormat& format, const std::string& where);
-/// Throws UsageError if a retention cools and the format is not int8.
+/// Throws UsageError if a retention cools or selects and the format is not int8.
 void check(const Retention& retention, const KvFormat& format);
 /// "int4, keys int8, rotated". `model`: the type that the model is computed in.
 std::string to_text(const KvFormat& format, DType model);

@@ -26,7 +26,11 @@ std::string percentages(const Fractions& shares) {
 
 std::string retention_name(const Retention& retention) {
   const bool by_head = std::ranges::any_of(retention.layers, [](const auto& heads) { return heads.size() > 1; });
-  return name_of(retention.rule) + std::string(by_head ? " by head" : retention.alike() ? "" : " by layer");
+  return name_of(retention.rule) +
+         std::string(by_head             ? " by head"
+                     : retention.alike() ? ""
+                                         : " by layer") +
+         (retention.selects() ? " read " + retention.read.text() : "");
 }
 
 std::string policy_line(const Policy& policy) {

@@ -76,10 +76,12 @@ kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int 
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all));
   };
   const bool slides = window > 0 && window < all;
-  const kernels::Keep whole_window{.heavy = 0, .recent = window - 1};
-  if (everything(layer, head)) return slides ? whole_window : kernels::Keep{.heavy = 0, .recent = tokens(all)};
+  const std::int32_t at_once = selects() ? std::max(1, tokens(read.of(base))) : 0;
+  const kernels::Keep whole_window{.heavy = 0, .recent = window - 1, .read = at_once};
+  if (everything(layer, head))
+    return slides ? whole_window : kernels::Keep{.heavy = 0, .recent = tokens(all), .read = at_once};
   const std::int32_t times = factor(layer, head);
-  kernels::Keep kept{.heavy = tokens(heavy.of(base, times)), .recent = tokens(recent.of(base, times))};
+  kernels::Keep kept{.heavy = tokens(heavy.of(base, times)), .recent = tokens(recent.of(base, times)), .read = at_once};
   if (rule == Rule::recent) kept.heavy = sinks;
   if (rule == Rule::heavy) kept.recent = 0;
   kept.sinks = std::min(sinks, kept.heavy);

@@ -100,6 +100,7 @@ struct Retention {
   kernels::Statistic statistic = kernels::Statistic::sum;
   bool once = false;  ///< a prompt is cut to its budget, and every later token stays
   bool rest = false;  ///< evicted tokens are attended to as one more token, their mean (kernels::KvSlots::rest)
+  Amount read;        ///< so many tokens are read with all bits in a step, the others by few (kernels::Keep::read)
   Amount cold;        ///< evicted tokens of which so many stay with few bits instead (kernels::Keep::cold)
   /// Per-layer (or per-KV-head) factors on `heavy` and `recent`, in units of 1/10000. kEverything: all tokens are kept
   /// there. Empty: 1 everywhere. The mean over the heads that do not keep all tokens is 1 to within kMeanIs1.
@@ -129,6 +130,8 @@ struct Retention {
   bool keeps_key_sums(int layer, int head) const;
   /// Whether tokens become cold before they are evicted. It needs a KV format of int8 (policy/layout/policy.h).
   bool cools() const { return cold != Amount() && cold.of(kMostTokens) > 0; }
+  /// Whether a step chooses what it reads with all bits. It needs a KV format of int8, too.
+  bool selects() const { return read != Amount(); }
   bool rolled() const { return positions == Positions::rolled; }
   /// The tokens that one sequence keeps in a layer's KV head. A model's sliding `window` (0: none) holds whatever the
   /// rule: a layer keeps its window's tokens if the rule allows as many, else the rule chooses among them.

@@ -135,7 +135,18 @@ void check_rolled(const Retention& retention, const std::string& where) {
   if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
   if (retention.rule == Rule::keydiff) refuse("rule 'keydiff' scores a token by the position it had when it came");
   if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
+  if (retention.selects()) refuse("the pieces of a key ('read') cannot be turned without rounding it again");
   if (retention.cools()) refuse("the few bits of a cold key ('cold') cannot be turned without rounding them again");
+}
+
+void check_read(const Retention& retention, const std::string& where) {
+  const auto refuse = [&](const std::string& why) { throw UsageError(where + ": " + why); };
+  if (retention.read.of(kMostTokens) == 0) refuse("'read' is 0 tokens; leave it out, so that all are read");
+  if (retention.read == Amount::tokens(1)) refuse("'read' is one token; write 1.0 for all, or a share such as 0.1");
+  if (retention.cools())
+    refuse(
+        "'read' chooses among tokens that have all their bits, and 'cold' takes bits away; leave one of the two out");
+  if (retention.rest) refuse("'rest' and 'read' do not go together; leave one of the two out");
 }
 
 void check_cold(const Retention& retention, const std::string& where) {
@@ -172,6 +183,7 @@ void check(const Retention& retention, const std::string& where) {
   check_layers(retention, where);
   if (retention.rolled()) check_rolled(retention, where);
   if (retention.cools()) check_cold(retention, where);
+  if (retention.selects()) check_read(retention, where);
 }
 
 /// Reads the parameters that the JSON and the text form share.
@@ -183,6 +195,10 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   const std::string positions = fields.text("positions", kPositions[0]);
   if (positions == kPositions[1]) retention.positions = Retention::Positions::rolled;
   else if (positions != kPositions[0]) fields.refuse_field("positions", "'absolute' or 'rolled'");
+  if (fields.has("read")) {
+    retention.read = amount_from_json(fields.at("read"), where + ": read");
+    if (!retention.selects()) fields.refuse_field("read", "a number of tokens or a share above 0");
+  }
   if (retention.rule == Rule::full) return;
   retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
   retention.rest = fields.boolean("rest", false);
@@ -331,17 +347,22 @@ nlohmann::ordered_json Retention::to_json() const {
   const auto number = [](const Amount& amount) {
     return amount.is_share() ? nlohmann::ordered_json(std::stod(amount.text())) : nlohmann::ordered_json(amount.of(0));
   };
+  const char* const of_text = of == Of::prompt ? "prompt" : "prompt+generation";
   nlohmann::ordered_json json{{"rule", name_of(rule)}};
-  if (rule == Rule::full) return json;
+  if (rule == Rule::full) {
+    if (selects()) json["of"] = of_text, json["read"] = number(read);
+    return json;
+  }
   if (row_of(rule).heavy) json["heavy"] = number(heavy);
   if (row_of(rule).recent) json["recent"] = number(recent);
   json["sinks"] = sinks;
-  json["of"] = of == Of::prompt ? "prompt" : "prompt+generation";
+  json["of"] = of_text;
   if (rule == Rule::random) json["seed"] = seed;
   // Fields that still have the rule's default are omitted, if that is also the general default.
   const RuleRow& row = row_of(rule);
   if (rest) json["rest"] = rest;
   if (cools()) json["cold"] = number(cold);
+  if (selects()) json["read"] = number(read);
   if (rule == Rule::keydiff && once) json["once"] = once;
   for (const std::vector<std::int32_t>& heads : layers) {
     nlohmann::ordered_json entry = nlohmann::ordered_json::array();

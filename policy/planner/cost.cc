@@ -190,6 +190,11 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
     double each = fine * double(kv.bytes_per_step()) / rate(kv.dtype);  // seconds of a head of a sequence
     // The time of a cold row is mostly that of its numbers, which are unpacked as those of int4 are.
     if (kv.cold > 0) each += (visible - fine) * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4);
+    if (kv.split) {  // high rows take no longer than rows of int4; those that are read in full are read once more
+      const double read = kv.read > 0 ? std::min(visible, double(kv.read)) : visible;
+      each = visible * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4) +
+             read * double(kv.bytes_per_step_as(DType::i8)) / rate(DType::i8);
+    }
     seconds += std::max(engine.launch, sequences * kv.kv_heads * each);
   }
   if (policy_.kv_format.rotates())  // the same time on each engine: small next to the slots

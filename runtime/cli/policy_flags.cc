@@ -61,14 +61,16 @@ void PolicyFlags::add_to(CLI::App& app) {
          "                            16 bits; it chooses --kv-dtype as well\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. layers=full,1.5,0.5/0.8 has an\n"
          "entry for each layer, or one for each of its KV heads with strokes between them: a factor of HEAVY and\n"
-         "RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's context.")
+         "RECENT, 1 on average, or full. full:read=0.1 has a step read a tenth of the tokens in full and the others "
+         "by\n"
+         "few bits, with --kv-dtype int8, on the CPU. positions=rolled lets answers go on past the model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option(
              "--kv-dtype", kv_dtype,
              "Type that keys and values are stored in: auto (the type that the model is computed in), float16, "
              "bfloat16, float32, int8 or int4; int8:4:2 has 4 bits of the keys and 2 of the values of tokens that "
-             "--retention keeps cold")
+             "--retention keeps cold, or does not read in full")
           ->group("Policy");
   app.add_flag("--compress-cache", compress_cache, "FlexGen's name for --kv-dtype int4")
       ->excludes(kv_type)
@@ -202,14 +204,16 @@ std::vector<policy::KvFormat> PolicyFlags::other_kv_formats() const {
 
 namespace {
 
-/// A retention that cools and a format go together, and what the format leaves open is set.
+/// A retention that cools or selects and a format go together, and what the format leaves open is set.
 void set_coarse_bits(policy::PartialPolicy& policy) {
   const policy::Retention retention = policy.retention.value_or(policy::Retention{});
   policy::KvFormat format = policy.kv_format.value_or(policy::KvFormat{});
   policy::check(retention, format);
-  if (format.coarse && !retention.cools())
-    throw UsageError("kv: bits of cold tokens are given, but the retention keeps none; add cold=1.0 to --retention");
-  if (!retention.cools() || format.coarse) return;
+  const bool needed = retention.cools() || retention.selects();
+  if (format.coarse && !needed)
+    throw UsageError(
+        "kv: bits of cold tokens are given, but the retention keeps none; add cold=1.0 or read=0.1 to --retention");
+  if (!needed || format.coarse) return;
   format.coarse = policy::kCoarseBits;
   policy.kv_format = format;
 }

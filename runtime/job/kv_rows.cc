@@ -38,7 +38,10 @@ std::string kind_of(const KvShape& shape) {
          (shape.key_sums ? ", with sums of keys" : "") +
          (shape.cold > 0 ? ", cold ones of " + std::to_string(shape.cold_key_bytes()) + " and " +
                                std::to_string(shape.cold_value_bytes())
-                         : "");
+                         : "") +
+         (shape.split ? ", in pieces, others of " + std::to_string(shape.low_key_bytes()) + " and " +
+                            std::to_string(shape.low_value_bytes())
+                      : "");
 }
 
 }  // namespace

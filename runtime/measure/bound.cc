@@ -111,17 +111,19 @@ Work decode_work(const Session& session, const Totals& totals, const LayerKeeps&
   double read = 0;  // bytes that one sequence reads in all sweeps and layers
   for (std::size_t layer = 0; layer < keep.size(); ++layer)
     for (std::size_t run = 0; run < keep[layer].size(); ++run) {
-      std::int64_t attended = 0, cold = 0;
+      std::int64_t attended = 0, cold = 0, whole = 0;
       const kernels::Keep& own = keep[layer][run];
       for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep) {
         const std::int64_t fine =
             std::min<std::int64_t>({own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep,
                                     own.window > 0 ? own.window : INT32_MAX});
         attended += fine;
+        whole += own.read > 0 ? std::min<std::int64_t>(own.read, fine) : fine;
         cold += std::clamp<std::int64_t>(context + sweep - fine, 0, own.cold);
       }
       const offload::KvShape& shape = session.footprint().kv_shapes[layer][run];
       const double bytes = double(attended) * double(shape.bytes_per_step()) +
+                           double(whole) * double(shape.low_bytes_per_step()) +
                            (shape.cold > 0 ? double(cold) * double(shape.cold_bytes_per_step()) : 0);
       read += bytes * shape.kv_heads;
     }

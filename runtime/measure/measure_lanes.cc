@@ -113,6 +113,11 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
       cell = {{"bytes_per_second", rate.bytes_per_second}, {"of_dram_read", rate.bytes_per_second / dram}};
       if (dtype == DType::f16) of_float16 = rate.heads_per_second;
       else cell["times_float16"] = rate.heads_per_second / of_float16;
+      if (dtype != DType::i8) continue;
+      const auto read =
+          kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, dtype, sizes.seconds, slots / 10);
+      policy::object_at(report, "host_attention")[name + ", a tenth read in full"] = {
+          {"times_int8", read.heads_per_second / rate.heads_per_second}};
     }
   }
   return report;

@@ -104,7 +104,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   const offload::KvShape& kv = session.footprint().kv_shapes.front().front();
   report["kv"] = {
       {"dtype", name_of(kv.dtype)}, {"keys", name_of(kv.key_type())}, {"rotate", policy.kv_format.rotates()}};
-  if (kv.cold > 0) report["kv"]["coarse"] = {{"keys", kv.coarse.keys}, {"values", kv.coarse.values}};
+  if (kv.cold > 0 || kv.split) report["kv"]["coarse"] = {{"keys", kv.coarse.keys}, {"values", kv.coarse.values}};
   report["policy"] = policy.to_json();
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},

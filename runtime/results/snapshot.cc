@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMagic = "weft in flight 2";  // the last character: the version of the format
+constexpr std::string_view kMagic = "weft in flight 3";  // the last character: the version of the format
 constexpr std::uint64_t kMostIndex = std::uint64_t{1} << 30, kSyncBytes = std::uint64_t{32} << 20;
 constexpr int kMostRecords = 1 << 16;
 

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr std::string_view kMagic = "weft in flight 2";
+constexpr std::string_view kMagic = "weft in flight 3";
 
 /// The bytes as the records and the index of a snapshot, the first of them saying how many are the index.
 std::string as_snapshot(std::string_view text) {

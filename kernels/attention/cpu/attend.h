@@ -118,15 +118,16 @@ template <class S, int H, class T> void logits(const DecodeState<T>& s, int head
   else logits_of<S, H, 2>(s, head);
 }
 
-/// Turns one head's logits into probabilities; past the last entry they are 0. `sink_logit`, if not null, takes part.
-template <class S> void softmax(float* p, int count, const float* sink_logit) {
-  typename S::V most = S::load(p);
-  for (int i = kLanes; i < count; i += kLanes) most = S::max(most, S::load(p + i));
+/// p = the probabilities of one head's logits, which may be p; past the last entry they are 0. `sink_logit`, if not
+/// null, takes part.
+template <class S> void softmax(const float* logit, float* p, int count, const float* sink_logit) {
+  typename S::V most = S::load(logit);
+  for (int i = kLanes; i < count; i += kLanes) most = S::max(most, S::load(logit + i));
   if (sink_logit) most = S::max(most, S::all(*sink_logit));
   const typename S::V max = S::all(S::largest(most));
   typename S::V sum = S::zero();
   for (int i = 0; i < count; i += kLanes) {
-    const typename S::V x = exp_of<S>(S::sub(S::load(p + i), max));
+    const typename S::V x = exp_of<S>(S::sub(S::load(logit + i), max));
     S::store(p + i, x);
     sum = S::add(sum, x);
   }

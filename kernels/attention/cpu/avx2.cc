@@ -86,8 +86,44 @@ struct Avx2 {
   template <int kBits> static I shifted(I x) {
     return {_mm256_srli_epi16(x.low, kBits), _mm256_srli_epi16(x.high, kBits)};
   }
+  template <int kBits> static I raised(I x) {
+    return {_mm256_slli_epi16(x.low, kBits), _mm256_slli_epi16(x.high, kBits)};
+  }
+  static void store_levels(std::uint8_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.high);
+  }
   static I low_words(I a, I b) { return {_mm256_unpacklo_epi16(a.low, b.low), _mm256_unpacklo_epi16(a.high, b.high)}; }
   static I high_words(I a, I b) { return {_mm256_unpackhi_epi16(a.low, b.low), _mm256_unpackhi_epi16(a.high, b.high)}; }
+  static I nibbles(const std::uint8_t* p) {
+    const __m256i x = wide(p);
+    return masked({x, _mm256_srli_epi16(x, 4)}, 0x0F0F0F0F);
+  }
+  template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
+    const __m128i a = sixteen<kBytes>(p + at[0]), b = sixteen<kBytes>(p + at[1]), c = sixteen<kBytes>(p + at[2]),
+                  d = sixteen<kBytes>(p + at[3]);
+    const __m128i ab = _mm_unpacklo_epi8(a, b), cd = _mm_unpacklo_epi8(c, d);
+    const __m128i ab_high = _mm_unpackhi_epi8(a, b), cd_high = _mm_unpackhi_epi8(c, d);
+    return {_mm256_set_m128i(_mm_unpackhi_epi16(ab, cd), _mm_unpacklo_epi16(ab, cd)),
+            _mm256_set_m128i(_mm_unpackhi_epi16(ab_high, cd_high), _mm_unpacklo_epi16(ab_high, cd_high))};
+  }
+  static I multiply_bytes(I b, I c, I a) {  // no pair of products is as large as 32767, because levels have 4 bits
+    const __m256i one = _mm256_set1_epi16(1);
+    return add(a, {_mm256_madd_epi16(_mm256_maddubs_epi16(b.low, c.low), one),
+                   _mm256_madd_epi16(_mm256_maddubs_epi16(b.high, c.high), one)});
+  }
+  static I load_bytes(const void* p) { return {wide(p), wide(static_cast<const char*>(p) + 32)}; }
+  static I all_quads(const std::uint8_t* p) {
+    int four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return {_mm256_set1_epi32(four), _mm256_set1_epi32(four)};
+  }
+  static void store_bytes(std::uint8_t* p, V v) {
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(v.low), _mm256_cvtps_epi32(v.high)), 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
   static I no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I load_words(const std::int16_t* p) { return {wide(p), wide(p + 16)}; }
   static I all_pairs(const std::int16_t* p) {
@@ -110,12 +146,42 @@ struct Avx2 {
     return _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
   }
   static I join(const Quarter (&q)[4]) { return {_mm256_set_m128i(q[1], q[0]), _mm256_set_m128i(q[3], q[2])}; }
+  struct Halves {
+    Quarter first, second;
+  };
+  static Halves quarter_halves(const I (&row)[4]) {
+    const __m256i low =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(row[0].low, row[1].low), _mm256_hadd_epi32(row[2].low, row[3].low));
+    const __m256i high =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(row[0].high, row[1].high), _mm256_hadd_epi32(row[2].high, row[3].high));
+    return {_mm_add_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)),
+            _mm_add_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1))};
+  }
+  static void join_halves(const Halves (&q)[4], I& first, I& second) {
+    first = join({q[0].first, q[1].first, q[2].first, q[3].first});
+    second = join({q[0].second, q[1].second, q[2].second, q[3].second});
+  }
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     alignas(32) std::int32_t both[16] = {};
     for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + at[i], 4);
     const __m256i low = integers(both), high = integers(both + 8), mask = _mm256_set1_epi32(0xFFFF);
     scale = halves(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
     minimum = halves(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+  }
+  template <int kGroups> static void scales_in_order(const std::uint8_t* p, V& scale, V& minimum) {
+    static_assert(kGroups == 1 || kGroups == 2);
+    __m256i both[2];
+    WEFT_UNROLLED (int i = 0; i < 2; ++i) {
+      both[i] = wide(p + 32 * kGroups * i);
+      if constexpr (kGroups == 2) {  // every second pair of sixteen
+        const __m256i even = _mm256_shuffle_epi32(both[i], 0x88),
+                      rest = _mm256_shuffle_epi32(wide(p + 64 * i + 28), 0xDD);
+        both[i] = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(even, rest), 0xD8);
+      }
+    }
+    const __m256i mask = _mm256_set1_epi32(0xFFFF);
+    scale = halves(_mm256_and_si256(both[0], mask), _mm256_and_si256(both[1], mask));
+    minimum = halves(_mm256_srli_epi32(both[0], 16), _mm256_srli_epi32(both[1], 16));
   }
   template <int kDistance> static V swapped(V v) {
     if constexpr (kDistance == 1) return {_mm256_permute_ps(v.low, 0xB1), _mm256_permute_ps(v.high, 0xB1)};
@@ -154,6 +220,12 @@ struct Avx2 {
   }
   static bool any_negative(const std::int32_t* number) {
     return _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(integers(number), integers(number + 8)))) != 0;
+  }
+  static unsigned lanes_from(V v, float least) {
+    const __m256 bound = _mm256_set1_ps(least);
+    const int low = _mm256_movemask_ps(_mm256_cmp_ps(v.low, bound, _CMP_GE_OQ)),
+              high = _mm256_movemask_ps(_mm256_cmp_ps(v.high, bound, _CMP_GE_OQ));
+    return static_cast<unsigned>(low | high << 8);
   }
   static bool any_equal(V v, float x) {
     const __m256 wanted = _mm256_set1_ps(x);
@@ -198,6 +270,11 @@ struct Avx2 {
   }
 
  private:
+  template <int kBytes> static __m128i sixteen(const std::uint8_t* p) {
+    if constexpr (kBytes == 16) return half(p);
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm_unpacklo_epi64(x, _mm_srli_epi16(x, 1));
+  }
   static __m256i shifts(int a, int b, int c, int d) { return _mm256_setr_epi64x(a, b, c, d); }
   /// Converts the fp16 in the low 16 bits of each lane; the high bits must be 0.
   static V halves(__m256i low, __m256i high) {

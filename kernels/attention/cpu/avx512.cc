@@ -75,8 +75,37 @@ struct Avx512 {
   }
   static I masked(I x, int mask) { return _mm512_and_si512(x, _mm512_set1_epi32(mask)); }
   template <int kBits> static I shifted(I x) { return _mm512_srli_epi16(x, kBits); }
+  template <int kBits> static I raised(I x) { return _mm512_slli_epi16(x, kBits); }
+  static void store_levels(std::uint8_t* p, I x) { _mm512_storeu_si512(p, x); }  // of words as those of int8
   static I low_words(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
   static I high_words(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
+  /// 64 numbers as bytes of a plane of 4 bits: those with an even place, then the others.
+  static I nibbles(const std::uint8_t* p) {
+    const I twice = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return masked(_mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), 0x0F0F0F0F);
+  }
+  /// Byte 4 j + r is byte j of row r. With kBytes = 8 byte 8 + j of a row is its byte j, one bit lower.
+  template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
+    I x = _mm512_castsi128_si512(sixteen<kBytes>(p + at[0]));
+    x = _mm512_inserti32x4(x, sixteen<kBytes>(p + at[1]), 1);
+    x = _mm512_inserti32x4(x, sixteen<kBytes>(p + at[2]), 2);
+    x = _mm512_inserti32x4(x, sixteen<kBytes>(p + at[3]), 3);
+    x = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
+    return _mm512_shuffle_epi8(
+        x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
+  }
+  /// a[i] + the products of four bytes each, of which those of b are not negative.
+  static I multiply_bytes(I b, I c, I a) { return _mm512_dpbusd_epi32(a, b, c); }
+  static I load_bytes(const void* p) { return _mm512_loadu_si512(p); }
+  static I all_quads(const std::uint8_t* p) {
+    int four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+  /// Stores 16 whole numbers from 0 to 255.
+  static void store_bytes(std::uint8_t* p, V v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
   static I no_words() { return _mm512_setzero_si512(); }
   static I load_words(const std::int16_t* p) { return _mm512_loadu_si512(p); }
   static I all_pairs(const std::int16_t* p) {
@@ -103,9 +132,29 @@ struct Avx512 {
     const I high = add(_mm512_shuffle_i32x4(q[2], q[3], 0x88), _mm512_shuffle_i32x4(q[2], q[3], 0xDD));
     return add(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xDD));
   }
+  /// The same for the halves of rows: lane i of `first` is the sum of the lower half of row i, of `second` of the
+  /// other.
+  using Halves = __m512i;
+  static Halves quarter_halves(const I (&row)[4]) { return quarter(row); }
+  static void join_halves(const Halves (&q)[4], I& first, I& second) {
+    const I low = add(_mm512_shuffle_i32x4(q[0], q[1], 0x88), _mm512_shuffle_i32x4(q[0], q[1], 0xDD));
+    const I high = add(_mm512_shuffle_i32x4(q[2], q[3], 0x88), _mm512_shuffle_i32x4(q[2], q[3], 0xDD));
+    first = _mm512_shuffle_i32x4(low, high, 0x88), second = _mm512_shuffle_i32x4(low, high, 0xDD);
+  }
   /// Lane i gets the scale and the minimum that lie at[i] bytes after p, for i < count; the others get 0.
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     const I both = _mm512_mask_i32gather_epi32(no_words(), first_lanes(count), _mm512_loadu_si512(at), p, 1);
+    scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+    minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+  }
+  /// The same of 16 rows one after the other, whose scales and minima are kGroups pairs, those of the first at p.
+  template <int kGroups> static void scales_in_order(const std::uint8_t* p, V& scale, V& minimum) {
+    static_assert(kGroups == 1 || kGroups == 2);
+    I both = _mm512_loadu_si512(p);
+    if constexpr (kGroups == 2)
+      both =
+          _mm512_permutex2var_epi32(both, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31),
+                                    _mm512_loadu_si512(p + 60));
     scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
     minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
   }
@@ -140,6 +189,8 @@ struct Avx512 {
     return _mm512_mask_mov_ps(all(other), inside, v);
   }
   static bool any_negative(const std::int32_t* number) { return _mm512_movepi32_mask(_mm512_loadu_si512(number)) != 0; }
+  /// A bit for each lane that is at least `least`.
+  static unsigned lanes_from(V v, float least) { return _mm512_cmp_ps_mask(v, all(least), _CMP_GE_OQ); }
   static bool any_equal(V v, float x) { return _mm512_cmp_ps_mask(v, all(x), _CMP_EQ_OQ) != 0; }
 
   static float sum(V v) {  // the tree of sums(), for one row
@@ -186,6 +237,11 @@ struct Avx512 {
   }
 
  private:
+  template <int kBytes> static __m128i sixteen(const std::uint8_t* p) {
+    if constexpr (kBytes == 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm_unpacklo_epi64(x, _mm_srli_epi16(x, 1));
+  }
   static V from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
   static __m256i to_f16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static __m256i to_bf16(V v) {

@@ -5,6 +5,7 @@
 #include "kernels/attention/cpu/attend.h"
 #include "kernels/attention/cpu/levels.h"
 #include "kernels/attention/cpu/rest.h"
+#include "kernels/attention/cpu/split.h"
 #include "kernels/attention/cpu/victims.h"
 
 namespace weft::kernels {
@@ -18,15 +19,17 @@ template <class S> void scale_queries(const DecodeEntries& s) {
     }
 }
 
+template <class S, DType kType> void quantise_queries(const DecodeEntries& s) {
+  const int groups = kv_groups(s.tile.head_dim);
+  for (int i = 0; i < s.tile.group * groups; ++i)
+    quantise_query<S, kType>(s.q + i / groups * s.dim, s.tile.head_dim, i % groups * kKvGroup, s.q_words + i * kKvGroup,
+                             s.q_scale + i, s.q_sum + i);
+}
+
 template <class S, class T> void find_logits(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   scale_queries<S>(s);
-  if constexpr (is_level<T>) {
-    const int groups = kv_groups(t.head_dim);
-    for (int i = 0; i < t.group * groups; ++i)
-      quantise_query<S, KeyOf<T>::kType>(s.q + i / groups * s.dim, t.head_dim, i % groups * kKvGroup,
-                                         s.q_words + i * kKvGroup, s.q_scale + i, s.q_sum + i);
-  }
+  if constexpr (is_level<T>) quantise_queries<S, KeyOf<T>::kType>(s);
   by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
   if constexpr (is_level<T>)
     if (s.count > s.fine) cold_logits<S>(s);
@@ -40,30 +43,37 @@ template <class S> [[gnu::always_inline]] inline void prefetch_tile(const Decode
     __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);
     if (t.score) __builtin_prefetch(reinterpret_cast<const char*>(t.score) + i, 1);
   }
-  const auto prefetch_row = [&t](const void* rows, DType type) {
-    const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(type, t.head_dim)), row = *t.free_slot * row_bytes;
+  const auto prefetch_row = [&t](const void* rows, DType type, int bits) {
+    const std::size_t of_row = t.low_k ? high_row_bytes(bits, t.head_dim) : kv_row_bytes(type, t.head_dim);
+    const auto row_bytes = static_cast<std::int64_t>(of_row), row = *t.free_slot * row_bytes;
     for (std::int64_t i = row; i < row + row_bytes; i += kLine)
       __builtin_prefetch(static_cast<const char*>(rows) + i, 1);
   };
-  prefetch_row(t.slot_k, t.key_type);
-  prefetch_row(t.slot_v, t.dtype);
+  prefetch_row(t.slot_k, t.key_type, t.coarse.keys);
+  prefetch_row(t.slot_v, t.dtype, t.coarse.values);
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
 
-/// Takes the probabilities that the tile brings, or makes them of the logits.
+/// Takes the probabilities that the tile brings for a head.
+template <class S> void take_probabilities(const DecodeEntries& s, int g) {
+  for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
+    s.p[g * s.stride + i] =
+        i < s.count ? s.tile.probabilities[g * s.tile.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
+}
+
+/// Takes them, or makes probabilities of the logits.
 template <class S> void find_probabilities(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   const bool rest = has_rest<S>(s);
   for (int g = 0; g < t.group; ++g) {
     float* const p = s.p + g * s.stride;
     if (t.probabilities) {
-      for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
-        p[i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
+      take_probabilities<S>(s, g);
       continue;
     }
     if (t.cap > 0) cap_logits<S>(p, s.count, t.cap);
     if (rest) add_rest_logit<S>(s, g);
-    softmax<S>(p, s.count + (rest ? 1 : 0), t.sink_logits ? t.sink_logits + g : nullptr);
+    softmax<S>(p, p, s.count + (rest ? 1 : 0), t.sink_logits ? t.sink_logits + g : nullptr);
   }
   if (t.next) prefetch_tile<S>(*t.next);
 }
@@ -86,26 +96,34 @@ template <class S> int free_slot(const DecodeEntries& s) {
   return gone;
 }
 
-template <class S, class T> void decode_tile_of(const DecodeTile& t) {
+/// Lays the lists of a tile's entries out in its scratch memory, with what levels need if they are `quantised`. Returns
+/// where they end.
+template <class S> float* lay_out(DecodeEntries& s, bool quantised) {
+  const DecodeTile& t = s.tile;
   const std::int64_t entries = whole_vectors(t.slots) + kLanes;
-  DecodeState<T> s{{t}, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
-  s.k_row = static_cast<std::int64_t>(kv_row_bytes(t.key_type, t.head_dim) / sizeof(KeyOf<T>));
-  s.v_row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(ValueOf<T>));
   s.dim = whole_vectors(t.head_dim), s.stride = entries;
   s.q = t.scratch;
   s.p = s.q + t.group * s.dim;
   s.value = s.p + t.group * entries;
   s.place = reinterpret_cast<std::int32_t*>(s.value + entries);
   s.run = reinterpret_cast<SlotRun*>(s.place + entries);
-  if constexpr (is_level<T>) {
-    const int groups = t.group * kv_groups(t.head_dim);
-    s.slot = reinterpret_cast<std::int32_t*>(s.run + entries / 2);
-    s.q_words = reinterpret_cast<std::int16_t*>(s.slot + entries);
-    s.q_scale = reinterpret_cast<float*>(s.q_words + groups * kKvGroup);
-    s.q_sum = s.q_scale + groups;
-    s.sum = s.q_sum + groups;
-    s.minima = s.sum + groups * kKvGroup;
-  }
+  float* const end = reinterpret_cast<float*>(s.run + entries / 2);
+  if (!quantised) return end;
+  const int groups = t.group * kv_groups(t.head_dim);
+  s.slot = reinterpret_cast<std::int32_t*>(end);
+  s.q_words = reinterpret_cast<std::int16_t*>(s.slot + entries);
+  s.q_scale = reinterpret_cast<float*>(s.q_words + groups * kKvGroup);
+  s.q_sum = s.q_scale + groups;
+  s.sum = s.q_sum + groups;
+  s.minima = s.sum + groups * kKvGroup;
+  return s.minima + groups * kLanes;
+}
+
+template <class S, class T> void decode_tile_of(const DecodeTile& t) {
+  DecodeState<T> s{{t}, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
+  s.k_row = static_cast<std::int64_t>(kv_row_bytes(t.key_type, t.head_dim) / sizeof(KeyOf<T>));
+  s.v_row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(ValueOf<T>));
+  lay_out<S>(s, is_level<T>);
 
   write_token<S>(s);
   list_entries<S>(s);
@@ -118,8 +136,34 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   if (freed >= 0 && t.rest) add_to_rest<S>(s, freed);
 }
 
+/// The same over split slots.
+template <class S> void decode_split(const DecodeTile& t) {
+  DecodeEntries s{t};
+  SplitEntries split = lay_out_split<S>(s, lay_out<S>(s, true));
+
+  write_split_token<S>(t, split.rows);
+  list_entries<S>(s);
+  if (t.probabilities) {
+    for (int g = 0; g < t.group; ++g) take_probabilities<S>(s, g);
+    choose_entries<S>(s, split);
+  } else {
+    scale_queries<S>(s);
+    quantise_queries<S, DType::i8>(s);
+    split_logits<S>(s, split);
+    for (int g = 0; g < t.group; ++g) {
+      float* const p = s.p + g * s.stride;
+      softmax<S>(p, p, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
+    }
+  }
+  if (t.next) prefetch_tile<S>(*t.next);
+  split_outputs<S>(s, split);
+  if (t.cooled) *t.cooled = -1;
+  free_slot<S>(s);
+}
+
 template <class S> void decode_tile(const DecodeTile& t) {
-  if (t.dtype == DType::f32) decode_tile_of<S, float>(t);
+  if (t.low_k) decode_split<S>(t);
+  else if (t.dtype == DType::f32) decode_tile_of<S, float>(t);
   else if (t.dtype == DType::f16) decode_tile_of<S, f16>(t);
   else if (t.dtype == DType::bf16) decode_tile_of<S, bf16>(t);
   else if (t.dtype == DType::i8) decode_tile_of<S, Level<DType::i8>>(t);

@@ -77,8 +77,10 @@ struct DecodeTile {
   int hot;                     // slots before the cold ones
   std::byte *cold_k, *cold_v;  // [slots - hot] coarse rows
   CoarseBits coarse;
-  std::int32_t* cooled;  // [1] or null: the cold slot that the step writes, from 0 on, or -1
-  std::int32_t token;    // position of the new token
+  // Of split slots, else null; slot_k and slot_v are then high rows.
+  std::byte *low_k, *low_v, *scale_k, *scale_v;  // [slots] low rows; scales and minima
+  std::int32_t* cooled;                          // [1] or null: the cold slot that the step writes, from 0 on, or -1
+  std::int32_t token;                            // position of the new token
   Keep keep;
   Scoring scoring;
   Statistic statistic;
@@ -97,6 +99,17 @@ constexpr std::size_t decode_scratch(int head_dim, int slots, int group) {
   const std::size_t dim = static_cast<std::size_t>(whole_vectors(head_dim));
   const std::size_t groups = static_cast<std::size_t>(kv_groups(head_dim));
   return static_cast<std::size_t>(group) * (dim + entries + groups * levels) + 4 * entries;
+}
+
+/// The rows of split slots that are read with all their bits at a time.
+constexpr int kRowsAtOnce = 64;
+/// The further scratch memory of a tile over split slots.
+constexpr std::size_t split_scratch(int head_dim, int slots, int group) {
+  const auto entries = static_cast<std::size_t>(whole_vectors(slots)) + kLanes;
+  const auto groups = static_cast<std::size_t>(group) * static_cast<std::size_t>(kv_groups(head_dim));
+  const std::size_t bytes = kRowsAtOnce * kv_row_bytes(DType::i8, head_dim) + kKvGroup + groups * kKvGroup +
+                            static_cast<std::size_t>(group) * entries;
+  return (static_cast<std::size_t>(group) + 3) * entries + groups * (kKvGroup + 2) + bytes / sizeof(float);
 }
 
 struct VectorKernels {

@@ -93,25 +93,17 @@ template <class S, class Rows> void add_values(const DecodeEntries& s, const Lev
   }
 }
 
-/// The outputs of all query heads, of values from `values` on and of the cold ones.
-template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
+/// Sets the sums of all query heads to 0.
+template <class S> void clear_sums(const DecodeEntries& s) {
+  const std::int64_t parts = std::int64_t{s.tile.group} * kv_groups(s.tile.head_dim);
+  for (std::int64_t i = 0; i < parts * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
+  for (std::int64_t i = 0; i < parts; ++i) S::store(s.minima + i * kLanes, S::zero());
+}
+
+/// Writes the outputs, which the sums of all query heads hold.
+template <class S, DType kType> void write_outputs(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
-  const bool cold = s.count > s.fine;
-  const std::uintptr_t next = t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0;
-  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
-  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups; ++i) S::store(s.minima + i * kLanes, S::zero());
-  add_values<S, WholeRows<kType>>(
-      s, LevelRows(values, kType, t.head_dim, s.slot, s.fine, cold ? reinterpret_cast<std::uintptr_t>(t.cold_v) : next),
-      0);
-  if constexpr (kType == DType::i8)  // whose sums have the same places
-    if (cold) {
-      for (int head = 0; head < t.group; ++head)  // the last cold entries are read as a whole vector
-        S::store(s.p + head * s.stride + whole_vectors(s.count), S::zero());
-      with_bits<S>(t.coarse.values, [&]<int kBits>() {
-        add_values<S, CoarseRows<kBits>>(s, cold_rows<S, kBits>(s, t.cold_v, next), s.fine);
-      });
-    }
   for (int head = 0; head < t.group; ++head)
     for (int g = 0; g < groups; ++g) {
       const std::int64_t at = std::int64_t{head} * groups + g;
@@ -124,6 +116,26 @@ template <class S, DType kType> void level_outputs(const DecodeEntries& s, const
       else
         for (int d = 0; d < left; ++d) out[d] = sum[sum_place(kType, t.head_dim, g * kKvGroup + d)] + of_minima;
     }
+}
+
+/// The outputs of all query heads, of values from `values` on and of the cold ones.
+template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
+  const DecodeTile& t = s.tile;
+  const bool cold = s.count > s.fine;
+  const std::uintptr_t next = t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0;
+  clear_sums<S>(s);
+  add_values<S, WholeRows<kType>>(
+      s, LevelRows(values, kType, t.head_dim, s.slot, s.fine, cold ? reinterpret_cast<std::uintptr_t>(t.cold_v) : next),
+      0);
+  if constexpr (kType == DType::i8)  // whose sums have the same places
+    if (cold) {
+      for (int head = 0; head < t.group; ++head)  // the last cold entries are read as a whole vector
+        S::store(s.p + head * s.stride + whole_vectors(s.count), S::zero());
+      with_bits<S>(t.coarse.values, [&]<int kBits>() {
+        add_values<S, CoarseRows<kBits>>(s, cold_rows<S, kBits>(s, t.cold_v, next), s.fine);
+      });
+    }
+  write_outputs<S, kType>(s);
 }
 
 /// outputs() of cpu/attend.h.

@@ -88,6 +88,12 @@ struct Plain {
   template <int kBits> static I shifted(const I& x) {
     return each_integer([&](int i) { return x.at[i] >> kBits; });  // across the words, which masked() undoes
   }
+  template <int kBits> static I raised(const I& x) {
+    return each_integer([&](int i) { return both(x.at[i] << kBits & 0xFFFF, x.at[i] >> 16 << kBits & 0xFFFF); });
+  }
+  static void store_levels(std::uint8_t* p, const I& x) {
+    for (int i = 0; i < 4 * kLanes; ++i) p[i] = static_cast<std::uint8_t>(x.at[i / 4] >> 8 * (i % 4) & 0xFF);
+  }
   /// In each four lanes, the words of a and b one after the other: those of the first two lanes, or of the last two.
   static I low_words(const I& a, const I& b, int from = 0) {
     return each_integer([&](int i) {
@@ -96,6 +102,40 @@ struct Plain {
     });
   }
   static I high_words(const I& a, const I& b) { return low_words(a, b, 2); }
+  static std::uint32_t four(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+    return a | b << 8 | c << 16 | d << 24;
+  }
+  static std::int32_t byte_of(std::uint32_t x, int i) { return static_cast<std::int32_t>(x >> 8 * i & 0xFF); }
+  static I nibbles(const std::uint8_t* p) {
+    return each_integer([=](int i) {
+      const std::uint8_t* const from = p + i % 8 * 4;
+      return four(from[0], from[1], from[2], from[3]) >> (i < 8 ? 0 : 4) & 0x0F0F0F0Fu;
+    });
+  }
+  template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
+    return each_integer([=](int j) {
+      const auto byte = [&](int r) { return std::uint32_t{p[at[r] + j % kBytes]} >> (j < kBytes ? 0 : 1); };
+      return four(byte(0), byte(1), byte(2), byte(3));
+    });
+  }
+  static I multiply_bytes(const I& b, const I& c, const I& a) {
+    return each_integer([&](int i) {
+      std::int32_t sum = static_cast<std::int32_t>(a.at[i]);
+      for (int n = 0; n < 4; ++n) sum += byte_of(b.at[i], n) * static_cast<std::int8_t>(byte_of(c.at[i], n));
+      return static_cast<std::uint32_t>(sum);
+    });
+  }
+  static I load_bytes(const void* from) {
+    const auto* const p = static_cast<const std::uint8_t*>(from);
+    return each_integer([=](int i) { return four(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]); });
+  }
+  static I all_quads(const std::uint8_t* p) {
+    return each_integer([=](int) { return four(p[0], p[1], p[2], p[3]); });
+  }
+  static void store_bytes(std::uint8_t* p, const V& v) {
+    for (int i = 0; i < kLanes; ++i)
+      p[i] = static_cast<std::uint8_t>(v.at[i] > 0.0f && v.at[i] < 256.0f ? v.at[i] : 0.0f);
+  }
   static I no_words() {
     return each_integer([](int) { return 0u; });
   }
@@ -133,6 +173,19 @@ struct Plain {
   static I join(const Quarter (&q)[4]) {
     return each_integer([&](int i) { return q[i / 4].at[i % 4]; });
   }
+  struct Halves {
+    Quarter first, second;
+  };
+  static Halves quarter_halves(const I (&row)[4]) {
+    Halves sums{no_words(), no_words()};
+    for (int r = 0; r < 4; ++r)
+      for (int i = 0; i < kLanes; ++i) (i < kLanes / 2 ? sums.first : sums.second).at[r] += row[r].at[i];
+    return sums;
+  }
+  static void join_halves(const Halves (&q)[4], I& first, I& second) {
+    first = each_integer([&](int i) { return q[i / 4].first.at[i % 4]; });
+    second = each_integer([&](int i) { return q[i / 4].second.at[i % 4]; });
+  }
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     scale = minimum = zero();
     for (int i = 0; i < count; ++i) {
@@ -140,6 +193,11 @@ struct Plain {
       __builtin_memcpy(both, p + at[i], sizeof both);
       scale.at[i] = static_cast<float>(both[0]), minimum.at[i] = static_cast<float>(both[1]);
     }
+  }
+  template <int kGroups> static void scales_in_order(const std::uint8_t* p, V& scale, V& minimum) {
+    std::int32_t at[kLanes];
+    for (int i = 0; i < kLanes; ++i) at[i] = 4 * kGroups * i;
+    scales(p, at, kLanes, scale, minimum);
   }
   template <int kDistance> static V swapped(const V& v) {
     return each([&](int i) { return v.at[i ^ kDistance]; });
@@ -189,6 +247,11 @@ struct Plain {
     std::int32_t signs = 0;
     for (int i = 0; i < kLanes; ++i) signs |= number[i];
     return signs < 0;
+  }
+  static unsigned lanes_from(const V& v, float least) {
+    unsigned lanes = 0;
+    for (int i = 0; i < kLanes; ++i) lanes |= v.at[i] >= least ? 1u << i : 0u;
+    return lanes;
   }
   static bool any_equal(const V& v, float x) {
     bool found = false;

@@ -342,10 +342,33 @@ class Answers(Case):
         self.assertEqual(scores("h2o:6:6:cold=1.0", "--kv-dtype", "int8:4:2"), by_bits[0])
         for flags, wanted in ((["h2o:6:6:cold=1.0"], "give --kv-dtype int8"),
                               (["h2o:6:6:cold=1.0", "--kv-dtype", "int4"], "give --kv-dtype int8"),
-                              (["h2o:6:6", "--kv-dtype", "int8:4:2"], "add cold=1.0"),
+                              (["h2o:6:6", "--kv-dtype", "int8:4:2"], "add cold=1.0 or read=0.1"),
                               (["h2o:6:6:cold=1.0", "--kv-dtype", "int8:5:2"], "int8:KEYS:VALUES")):
             self.refused(USAGE, wanted, "score", "--model", self.demo, "--input", self.input, "--output",
                          self.folder / "no.jsonl", "--retention", *flags)
+
+    def test_what_is_read_in_full_changes_scores_and_needs_int8(self):
+        ids = [(7 * i * i + 11 * i) % 4000 + 4 for i in range(80)]
+        request = [{"id": 0, "prompt_ids": ids[:60], "continuation_ids": ids[60:]}]
+        def scores(retention, kv="int8"):
+            return self.job(self.demo, request, "--retention", retention, "--kv-dtype", kv, command="score")[0]["logprobs"]
+        full = scores("full")
+        for read in ("1.0", "80", "500"):
+            self.assertEqual(scores(f"full:read={read}"), full)
+            self.assertEqual(scores(f"h2o:0.2:0.2:read={read}", "int8:3:1"), scores("h2o:0.2:0.2"))
+        different = [full, scores("h2o:0.2:0.2"), *(scores(f"full:read={read}") for read in ("0.1", "0.5", "12")),
+                     scores("full:read=0.1", "int8:3:2"), scores("full:read=0.1", "int8:1:1"), scores("h2o:0.2:0.2:read=0.1")]
+        self.assertEqual(len({str(each) for each in different}), len(different))
+        self.assertEqual(scores("full:read=0.1", "int8:4:2"), scores("full:read=0.1"))
+        for retention, kv, wanted in (("full:read=0.1", "int4", "give --kv-dtype int8"),
+                                      ("full:read=0.1", "auto", "give --kv-dtype int8"),
+                                      ("full:read=0", "int8", "a number of tokens or a share above 0"),
+                                      ("full:read=1", "int8", "write 1.0 for all"),
+                                      ("h2o:6:6:cold=1.0:read=0.1", "int8", "leave one of the two out"),
+                                      ("h2o:6:6:rest=true:read=0.1", "int8", "leave one of the two out"),
+                                      ("h2o:6:6:positions=rolled:read=0.1", "int8", "cannot be turned")):
+            self.refused(USAGE, wanted, "score", "--model", self.demo, "--input", self.input, "--output",
+                         self.folder / "no.jsonl", "--retention", retention, "--kv-dtype", kv)
 
     def test_auto_says_what_it_chooses_and_computes_that(self):
         ids = [(7 * i * i + 11 * i) % 4000 + 4 for i in range(80)]

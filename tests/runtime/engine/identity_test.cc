@@ -181,8 +181,9 @@ class Requests {
 };
 
 /// Deals the subjects. What cannot meet (rolled positions without rotary embedding, the mean of evicted tokens with
-/// sliding windows, bfloat16 products of other weights, heads that keep differently with one KV head, cold tokens
-/// beside keys and values that are not int8) is left out here and refused by the program.
+/// sliding windows, bfloat16 products of other weights, heads that keep differently with one KV head, cold tokens and
+/// tokens that are not read in full beside keys and values that are not int8) is left out here and refused by the
+/// program.
 class Subjects {
  public:
   explicit Subjects(Dice& dice)
@@ -240,7 +241,12 @@ class Subjects {
                     "h2o:0.1:0.1:cold=1.0",
                     "h2o:0.2:0.1:sinks=1:cold=0.4 by head",
                     "snapkv:0.1:0.1:window=3:cold=0.6",
-                    "recent:0.2:cold=0.5 by layer"},
+                    "recent:0.2:cold=0.5 by layer",
+                    "full:read=0.2",
+                    "full:read=7",
+                    "h2o:0.3:0.1:sinks=1:read=0.15 by layer",
+                    "snapkv:0.3:0.1:window=3:read=0.1 by head",
+                    "recent:0.5:read=0.2"},
                    dice),
         rolled_({"h2o:4:4:positions=rolled", "recent:5:sinks=2:positions=rolled",
                  "h2o-flexgen:4:3:sinks=1:positions=rolled", "tova:6:positions=rolled"},
@@ -262,7 +268,8 @@ class Subjects {
     const auto rest = subject.retention.find(":rest=true");
     const bool windows = model.find("slides") != std::string::npos || model.starts_with("moe-gpt-oss");
     if ((windows || model == "sinks") && rest != std::string::npos) subject.retention.erase(rest, 10);
-    if (subject.retention.find(":cold=") != std::string::npos) subject.kv = coarse_.draw();
+    if (subject.retention.find(":cold=") != std::string::npos || subject.retention.find(":read=") != std::string::npos)
+      subject.kv = coarse_.draw();
     const bool rotary = model.starts_with("neox") || model.starts_with("llama") || model.starts_with("smollm");
     if (rotary && ++rotary_ % 4 == 0) {
       subject.retention = rolled_.draw(), subject.context = 16, subject.prefix = 0;

@@ -50,7 +50,7 @@ std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runt
   const auto parts = shape.parts();
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   std::size_t at = 0;
-  for (std::size_t before = 0; before < 5; ++before)  // keys and values, fine and cold, and scores
+  for (std::size_t before = 0; before < 9; ++before)  // keys and values, fine, cold and in pieces, and scores
     at += heads * parts[before].head_bytes({slots, 0});
   std::vector<std::vector<std::int32_t>> all(heads);
   for (std::vector<std::int32_t>& of_head : all) {

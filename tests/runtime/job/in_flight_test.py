@@ -140,6 +140,12 @@ class GoesOn(Case):
         self.ways("snapkv:0.1:0.1:cold=0.6", [(((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))],
                   "--kv-dtype", "int8")
 
+    def test_with_tokens_that_are_not_read_in_full(self):
+        self.ways("full:read=0.1", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"]))],
+                  "--kv-dtype", "int8:3:2")
+        self.ways("h2o:0.2:0.1:read=0.1", [(((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))],
+                  "--kv-dtype", "int8")
+
     def test_with_scores(self):
         self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])
         self.ways("recent:0.4", [(((16, 2), TIERS), ((7, 2), DISK))])
