@@ -58,17 +58,6 @@ struct Matrix {
   }
 };
 
-/// Bytes at a cache line, as products on a CPU want them.
-struct Aligned {
-  std::vector<std::byte> bytes;
-  const std::byte* data;
-  explicit Aligned(const std::vector<std::int32_t>& words) : bytes(words.size() * 4 + 64) {
-    std::byte* const at = bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
-    std::memcpy(at, words.data(), words.size() * 4);
-    data = at;
-  }
-};
-
 std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const ConstView& weight,
                            kernels::LinearPath path, int threads = 2) {
   kernels::ThreadPool pool(threads);
@@ -79,10 +68,6 @@ std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const
                        .out = View(out.data(), DType::f32, rows, weight.rows)},
                       pool, path);
   return out;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace

@@ -61,17 +61,6 @@ Pair random_pair(LevelTable table, int group, std::int64_t rows, std::int64_t co
   return {table, group, rows, cols, levels, scales};
 }
 
-/// Bytes at a cache line, as products on a CPU want them.
-struct Aligned {
-  std::vector<std::byte> bytes;
-  const std::byte* data;
-  explicit Aligned(const std::vector<std::int32_t>& words) : bytes(words.size() * 4 + 64) {
-    std::byte* const at = bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
-    std::memcpy(at, words.data(), words.size() * 4);
-    data = at;
-  }
-};
-
 std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const ConstView& weight,
                            Arithmetic arithmetic, kernels::LinearPath path) {
   kernels::ThreadPool pool(2);
@@ -83,10 +72,6 @@ std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const
                        .arithmetic = arithmetic},
                       pool, path);
   return out;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 LevelTable any_table() { return GENERATE(LevelTable::e2m1, LevelTable::iq4_nl); }

@@ -18,6 +18,7 @@
 using namespace weft;
 using namespace weft::kernels;
 using test::normal;
+using test::same_bits;
 
 namespace {
 
@@ -65,10 +66,6 @@ std::vector<float> multiply(const Product& p, const std::vector<float>& x, const
               .arithmetic = arithmetic},
              pool, path);
   return out;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 const std::vector<Product> kProducts{{1, 16, 64},

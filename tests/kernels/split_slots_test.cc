@@ -20,22 +20,9 @@ using nlohmann::json;
 
 namespace {
 
-const json& golden() {
+const json& golden_split() {
   static const json all = json::parse(read_text(data_path("kv/split.json")));
   return all;
-}
-
-std::vector<std::byte> bytes_from(const std::string& hex) {
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  return bytes;
-}
-
-Tokens some_tokens(int count, HeadShape shape, std::uint64_t seed, float of_queries = 1) {
-  return {normal(std::int64_t{count} * shape.heads * shape.head_dim, seed, of_queries),
-          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 1),
-          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 2)};
 }
 
 /// The places whose ops take split slots.
@@ -51,7 +38,7 @@ Keep all_stay(int read, int sinks = 0) { return {.heavy = sinks, .recent = 1000,
 }  // namespace
 
 TEST_CASE("a row of int8 is split into its high and low bits and its scales", "[kernels][kv]") {
-  for (const json& row : golden().at("rows")) {
+  for (const json& row : golden_split().at("rows")) {
     const int dim = row.at("head_dim");
     const auto fine = bytes_from(row.at("fine").get<std::string>());
     for (int bits = 1; bits <= kernels::kMostCoarseBits; ++bits) {
@@ -72,7 +59,7 @@ TEST_CASE("a row of int8 is split into its high and low bits and its scales", "[
 
 TEST_CASE("a step reads the newest tokens, the sinks and those with the largest shares", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(hosts()));
-  for (const json& c : golden().at("choices")) {
+  for (const json& c : golden_split().at("choices")) {
     CAPTURE(place.name, c.at("name").get<std::string>());
     const json& shares = c.at("shares");
     const int group = static_cast<int>(shares.size()), tokens = static_cast<int>(shares.at(0).size());

@@ -24,10 +24,6 @@ policy::Workload workload_of(const std::vector<Prompt>& prompts, const policy::R
   return work;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
 bool same_logprobs(const runtime::ChoiceLogprobs& a, const runtime::ChoiceLogprobs& b) {
   const auto same = [](const runtime::TokenLogprob& x, const runtime::TokenLogprob& y) {
     return x.token == y.token && same_bits({x.logprob}, {y.logprob});

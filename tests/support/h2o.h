@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/kept_tokens.h"
+#include "tests/support/numbers.h"
 #include "tests/support/slot_arrays.h"
 
 namespace weft::test {
@@ -18,6 +19,12 @@ struct HeadShape {
 struct Tokens {
   std::vector<float> q, k, v;
 };
+/// Normally distributed; queries with a deviation of `of_queries`.
+inline Tokens some_tokens(int count, HeadShape shape, std::uint64_t seed, float of_queries = 1) {
+  return {normal(std::int64_t{count} * shape.heads * shape.head_dim, seed, of_queries),
+          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 1),
+          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 2)};
+}
 inline void append(Tokens& all, const Tokens& more) {
   all.q.insert(all.q.end(), more.q.begin(), more.q.end());
   all.k.insert(all.k.end(), more.k.begin(), more.k.end());

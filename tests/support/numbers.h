@@ -3,7 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <sstream>
@@ -33,6 +35,30 @@ inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
   }
   return numbers;
 }
+
+/// Whether two lists are the same to the bit, NaN and the sign of 0 included.
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+/// The bytes that pairs of hexadecimal digits stand for.
+inline std::vector<std::byte> bytes_from(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+/// Words at the beginning of a cache line, as kernels want quantised weights.
+struct Aligned {
+  explicit Aligned(const std::vector<std::int32_t>& words) : bytes(words.size() * 4 + 64) {
+    std::byte* const at = bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
+    std::memcpy(at, words.data(), words.size() * 4);
+    data = at;
+  }
+  std::vector<std::byte> bytes;
+  const std::byte* data;
+};
 
 /// The larger of two errors. Unlike std::max it takes NaN for the largest, on either side.
 inline double larger_error(double a, double b) { return a >= b || std::isnan(a) ? a : b; }
