@@ -263,7 +263,7 @@ TEST_CASE("weights that are not quantised, and room of another shape or type, ar
                     "unpack_weights: out is [16, 32], weight is [16, 64]");
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(w)}), "unpack_weights: out is float32, wanted float16");
   CHECK_THROWS_WITH(place.run(UnpackWeights{ConstView(w), View(half)}),
-                    "unpack_weights: weight is float32, wanted int8 or int4");
+                    "unpack_weights: weight is float32, wanted int8, int4 or float8");
   View apart(half.data(), DType::f16, 8, 64, 128);
   view.rows = 8;
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, apart}),

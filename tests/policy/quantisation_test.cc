@@ -164,7 +164,7 @@ TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]")
   CHECK(own_file(R"({"producer":{"name":"modelopt"},"quantization":{"quant_algo":"nvfp4","group_size":16,
                      "kv_cache_quant_algo":"FP8","exclude_modules":["lm_head"]}})")
             .packing == Packing::nvfp4);
-  CHECK_FALSE(own_file(R"({"quantization":{"quant_algo":"FP8","exclude_modules":[]}})"));
+  CHECK(own_file(R"({"quantization":{"quant_algo":"FP8","exclude_modules":[]}})").packing == Packing::fp8);
   CHECK_THROWS_WITH(own_file(R"({"quantization":{"quant_algo":"NVFP4_AWQ"}})"),
                     Contains("hf_quant_config.json.quantization: 'quant_algo' must be NVFP4, W4A16_NVFP4, FP8") &&
                         Contains("NVFP4_AWQ"));
