@@ -13,7 +13,7 @@ struct AnswerForm {
   enum class Kind : std::uint8_t { json, schema, regex, ebnf, lark };
   Kind kind = Kind::json;
   std::string text = {};  ///< empty with Kind::json: any JSON object
-  bool compact = false;   ///< of JSON: no white space but a space after each comma and colon
+  bool compact = false;   ///< JSON has no white space but a space after each comma and colon
 
   bool operator==(const AnswerForm&) const = default;
 };

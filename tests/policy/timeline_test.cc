@@ -123,6 +123,18 @@ TEST_CASE("search: 17 requests of one length get 17 places, where one more round
   }
 }
 
+TEST_CASE("search: 17 requests of one length run in smaller gpu batches, where 17 rows take half as long again as 16",
+          "[timeline]") {
+  Made made(test::decoder(12, 768, 12, 8192), 20, 40, 17, test::machine_of({}, {4 * kGiB, 0, 64 * kGiB}, true));
+  const auto chosen = [&](double at_17, double at_32) {
+    made.machine.device.linear[static_cast<std::size_t>(DType::f16)].points = {
+        {1, 768, 1e10}, {8, 768, 5e10}, {16, 768, 9e10}, {17, 768, at_17}, {32, 768, at_32}, {64, 768, 13e10}};
+    return search(made.problem(), {}, {made.machine.bytes}).best().policy;
+  };
+  CHECK(chosen(9.3e10, 12e10).gpu_batch_size == 17);
+  CHECK(chosen(6.2e10, 9e10).gpu_batch_size <= 16);
+}
+
 TEST_CASE("search: 64 equal prompts in one gpu batch, whose one prefill serves all", "[timeline]") {
   Made made(test::decoder(12, 768, 12, 8192), 200, 20, 64,
             test::machine_of({.flops = 5e10, .memory = 8e9}, {4 * kGiB, 0, 64 * kGiB}, true));

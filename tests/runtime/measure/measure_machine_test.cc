@@ -1,6 +1,7 @@
 // tests/runtime/measure/measure_machine_test.cc: the machine at hand has every figure that a plan needs.
 #include "runtime/measure/measure_machine.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -51,6 +52,9 @@ TEST_CASE("a machine measured briefly has every figure, and its JSON reads back 
   CHECK(machine.measured);
   CHECK(machine.device_is_host_memory != separate);
   check_figures(machine);
+  const auto& linear = machine.device.linear[static_cast<std::size_t>(DType::f16)].points;
+  for (const double rows : {16, 17, 32, 33})  // between which products of a processor take longer by a step
+    CHECK(std::any_of(linear.begin(), linear.end(), [&](const auto& point) { return point.size == rows; }));
   const std::string text = policy::to_line(machine.to_json());
   const auto again = policy::Machine::from_json(nlohmann::json::parse(text), "again");
   CHECK(policy::to_line(again.to_json()) == text);
