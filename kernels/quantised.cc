@@ -113,15 +113,20 @@ namespace {
 /// Writes the levels of one row and group into the row's bytes of the lines.
 void pack_group(const std::uint8_t* levels, std::int64_t count, DType type, std::byte* lines) {
   const std::int64_t of_line = type == DType::i4 ? 8 : 4;
-  for (std::int64_t i = 0; i < count; i += of_line, lines += kLine) {
+  const auto put = [&](const std::uint8_t* of, std::byte* line) {
     std::uint32_t first = 0, second = 0;
-    std::memcpy(&first, levels + i, sizeof first);
+    std::memcpy(&first, of, sizeof first);
     if (type == DType::i4) {
-      std::memcpy(&second, levels + i + 4, sizeof second);
+      std::memcpy(&second, of + 4, sizeof second);
       first |= second << 4;
     }
-    std::memcpy(lines, &first, sizeof first);
-  }
+    std::memcpy(line, &first, sizeof first);
+  };
+  for (; count >= of_line; count -= of_line, levels += of_line, lines += kLine) put(levels, lines);
+  if (count == 0) return;
+  std::array<std::uint8_t, 8> rest{};
+  std::copy_n(levels, count, rest.begin());
+  put(rest.data(), lines);
 }
 
 }  // namespace

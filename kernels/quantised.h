@@ -82,7 +82,7 @@ struct KnownLevels {
   const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]; not of f8
   const float* wide_scales = nullptr;    ///< the same of f8
 };
-/// Writes the tile that holds these `rows` <= 16 rows. The layout's cols are a multiple of 8.
+/// Writes the tile that holds these `rows` <= 16 rows.
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);
 /// Rounds a scale and a minimum; nullopt if one overflows fp16 or is not finite.
 std::optional<GroupScale> rounded_scale(float scale, float minimum);
