@@ -24,13 +24,6 @@ const json& golden() {
   return all;
 }
 
-std::vector<std::byte> bytes_from(const std::string& hex) {
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  return bytes;
-}
-
 void check_tokens(const std::map<int, float>& got, const json& expected) {
   std::map<int, float> wanted;
   for (const auto& [position, score] : expected.items())
@@ -41,12 +34,6 @@ void check_tokens(const std::map<int, float>& got, const json& expected) {
     REQUIRE(got.contains(position));
     CHECK(got.at(position) == Approx(score).epsilon(1e-5).margin(1e-6));
   }
-}
-
-Tokens some_tokens(int count, HeadShape shape, std::uint64_t seed, float of_queries = 1) {
-  return {normal(std::int64_t{count} * shape.heads * shape.head_dim, seed, of_queries),
-          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 1),
-          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 2)};
 }
 
 }  // namespace

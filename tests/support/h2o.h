@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/kept_tokens.h"
+#include "tests/support/numbers.h"
 #include "tests/support/slot_arrays.h"
 
 namespace weft::test {
@@ -22,6 +23,20 @@ inline void append(Tokens& all, const Tokens& more) {
   all.q.insert(all.q.end(), more.q.begin(), more.q.end());
   all.k.insert(all.k.end(), more.k.begin(), more.k.end());
   all.v.insert(all.v.end(), more.v.begin(), more.v.end());
+}
+
+inline Tokens some_tokens(int count, HeadShape shape, std::uint64_t seed, float of_queries = 1) {
+  return {normal(std::int64_t{count} * shape.heads * shape.head_dim, seed, of_queries),
+          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 1),
+          normal(std::int64_t{count} * shape.kv_heads * shape.head_dim, seed + 2)};
+}
+
+/// The bytes that a text of hexadecimal digits means.
+inline std::vector<std::byte> bytes_from(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
 }
 
 /// The KV buffer of some sequences, and the ops that a layer calls on it.
