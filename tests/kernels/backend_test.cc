@@ -325,6 +325,8 @@ TEST_CASE("the attention ceiling measures blocks of any shape", "[kernels]") {
     const auto rate = kernels::measure_decode_attention(pool, 1 << 20, 33, 20, dtype, 0.001);
     CHECK((rate.bytes_per_second > 0 && rate.heads_per_second > 0));
   }
+  CHECK(kernels::measure_decode_attention(pool, 1 << 20, 33, 20, DType::i8, 0.001, 5).heads_per_second > 0);
+  CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 33, 20, DType::f16, 0.001, 5), UsageError);
   CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 2, 64, DType::f16, 0.001), UsageError);
   CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 33, 64, DType::i32, 0.001), UsageError);
 }

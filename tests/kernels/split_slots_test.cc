@@ -20,17 +20,17 @@ using nlohmann::json;
 
 namespace {
 
-const json& golden_split() {
+const json& split_golden() {
   static const json all = json::parse(read_text(data_path("kv/split.json")));
   return all;
 }
 
 /// The places whose ops take split slots.
-std::vector<const Place*> hosts() {
-  std::vector<const Place*> hosts;
+std::vector<const Place*> split_places() {
+  std::vector<const Place*> places;
   for (const Place* place : every_place())
-    if (place->on_host) hosts.push_back(place);
-  return hosts;
+    if (place->on_host) places.push_back(place);
+  return places;
 }
 
 Keep all_stay(int read, int sinks = 0) { return {.heavy = sinks, .recent = 1000, .sinks = sinks, .read = read}; }
@@ -38,7 +38,7 @@ Keep all_stay(int read, int sinks = 0) { return {.heavy = sinks, .recent = 1000,
 }  // namespace
 
 TEST_CASE("a row of int8 is split into its high and low bits and its scales", "[kernels][kv]") {
-  for (const json& row : golden_split().at("rows")) {
+  for (const json& row : split_golden().at("rows")) {
     const int dim = row.at("head_dim");
     const auto fine = bytes_from(row.at("fine").get<std::string>());
     for (int bits = 1; bits <= kernels::kMostCoarseBits; ++bits) {
@@ -58,8 +58,8 @@ TEST_CASE("a row of int8 is split into its high and low bits and its scales", "[
 }
 
 TEST_CASE("a step reads the newest tokens, the sinks and those with the largest shares", "[kernels][kv]") {
-  const Place& place = *GENERATE(from_range(hosts()));
-  for (const json& c : golden_split().at("choices")) {
+  const Place& place = *GENERATE(from_range(split_places()));
+  for (const json& c : split_golden().at("choices")) {
     CAPTURE(place.name, c.at("name").get<std::string>());
     const json& shares = c.at("shares");
     const int group = static_cast<int>(shares.size()), tokens = static_cast<int>(shares.at(0).size());
@@ -101,11 +101,11 @@ TEST_CASE("a step reads the newest tokens, the sinks and those with the largest 
 namespace {
 
 /// The numbers of one slot's key or value: by all bits, and by its high row.
-struct Meant {
+struct SplitNumbers {
   std::vector<double> all, high, scale, middle;  // scale, middle: of each number's group, for high rows
 };
-Meant meant(const std::byte* high, const std::byte* low, const std::byte* scales, int bits, int dim) {
-  Meant numbers;
+SplitNumbers split_numbers(const std::byte* high, const std::byte* low, const std::byte* scales, int bits, int dim) {
+  SplitNumbers numbers;
   for (int d = 0; d < dim; ++d) {
     f16 both[2];
     std::memcpy(both, scales + static_cast<std::size_t>(d / kernels::kKvGroup) * 4, sizeof both);
@@ -119,7 +119,7 @@ Meant meant(const std::byte* high, const std::byte* low, const std::byte* scales
   return numbers;
 }
 
-struct Step {
+struct ReadStep {
   HeadShape shape;
   Keep keep;
   float scale = 0.1f, cap = 0;
@@ -143,8 +143,8 @@ std::vector<double> softmax_of(const std::vector<double>& logits, const float* s
 }
 
 /// The attention of a step in fp64 over what the slots mean. `position`: of each slot, the step's own among them.
-std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& position, const std::vector<float>& q,
-                             const Step& step, int token) {
+std::vector<double> attended_split(SlotArrays& kv, const std::vector<std::int32_t>& position,
+                                   const std::vector<float>& q, const ReadStep& step, int token) {
   const HeadShape shape = step.shape;
   const kernels::KvSlots& b = kv.block;
   const int group = shape.heads / shape.kv_heads, dim = shape.head_dim;
@@ -154,16 +154,16 @@ std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& po
   std::vector<double> out;
   for (int head = 0; head < shape.kv_heads; ++head) {
     std::vector<int> at;  // positions
-    std::vector<Meant> k, v;
+    std::vector<SplitNumbers> k, v;
     for (int slot = 0; slot < b.slots; ++slot) {
       const auto i = static_cast<std::size_t>(head * b.slots + slot);
       if (position[i] < 0) continue;
       at.push_back(position[i]);
       const auto row = [i](const auto& of, std::size_t bytes) { return of.data() + i * bytes; };
-      k.push_back(meant(row(high_k, b.key_bytes()), row(low_k, b.low_key_bytes()),
-                        row(scale_k, kernels::scales_bytes(dim)), b.coarse.keys, dim));
-      v.push_back(meant(row(high_v, b.value_bytes()), row(low_v, b.low_value_bytes()),
-                        row(scale_v, kernels::scales_bytes(dim)), b.coarse.values, dim));
+      k.push_back(split_numbers(row(high_k, b.key_bytes()), row(low_k, b.low_key_bytes()),
+                                row(scale_k, kernels::scales_bytes(dim)), b.coarse.keys, dim));
+      v.push_back(split_numbers(row(high_v, b.value_bytes()), row(low_v, b.low_value_bytes()),
+                                row(scale_v, kernels::scales_bytes(dim)), b.coarse.values, dim));
     }
     const auto sink_of = [&](int g) {
       return step.sinks.empty() ? nullptr : &step.sinks[static_cast<std::size_t>(head * group + g)];
@@ -178,7 +178,7 @@ std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& po
       few = exact;
       for (std::size_t first = 0; first < size; first += 64) round_to_bytes(few, first, std::min(size, first + 64));
       by_all.emplace_back(), by_high.emplace_back();
-      for (const Meant& key : k) {
+      for (const SplitNumbers& key : k) {
         double all = 0, high = 0;
         for (std::size_t d = 0; d < size; ++d) all += exact[d] * key.all[d], high += few[d] * key.high[d];
         by_all.back().push_back(capped(all)), by_high.back().push_back(capped(high));
@@ -221,7 +221,7 @@ std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& po
 }  // namespace
 
 TEST_CASE("attention over split slots is that of what a step reads of them", "[kernels][kv]") {
-  const Place& place = *GENERATE(from_range(hosts()));
+  const Place& place = *GENERATE(from_range(split_places()));
   struct Case {
     HeadShape shape;
     int tokens, read;
@@ -239,7 +239,7 @@ TEST_CASE("attention over split slots is that of what a step reads of them", "[k
   for (int bits = 0; bits < 16; ++bits) cases.push_back({{1, 1, 64}, 60, 9, {1 + bits / 4, 1 + bits % 4}});
   for (const Case& c : cases) {
     CAPTURE(place.name, c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.bits.keys, c.bits.values, c.cap, c.heavy);
-    Step step{.shape = c.shape, .keep = all_stay(c.read, 2), .cap = c.cap};
+    ReadStep step{.shape = c.shape, .keep = all_stay(c.read, 2), .cap = c.cap};
     if (c.heavy > 0) step.keep = {.heavy = c.heavy, .recent = 6, .sinks = 2, .read = c.read};
     if (c.sinks) step.sinks = normal(c.shape.heads, 9);
     const int slots = c.heavy > 0 ? c.heavy + 9 : c.tokens + 6;
@@ -255,13 +255,13 @@ TEST_CASE("attention over split slots is that of what a step reads of them", "[k
       for (int head = 0; head < c.shape.kv_heads; ++head)
         position[static_cast<std::size_t>(head * slots + free_slot[static_cast<std::size_t>(head)])] = t;
       // A weight that the query's 16 bits move over a half is another level.
-      CHECK_THAT(got.out, near(attended(run.slots(), position, token.q, step, t), 1e-2));
+      CHECK_THAT(got.out, near(attended_split(run.slots(), position, token.q, step, t), 1e-2));
     }
   }
 }
 
 TEST_CASE("a step that reads all tokens with all bits has the bits of int8", "[kernels][kv]") {
-  const Place& place = *GENERATE(from_range(hosts()));
+  const Place& place = *GENERATE(from_range(split_places()));
   const HeadShape shape = GENERATE(HeadShape{4, 4, 64}, HeadShape{4, 1, 128}, HeadShape{8, 1, 80}, HeadShape{2, 1, 20});
   const auto run_with = [&](Keep keep, Cold cold) {
     SlotsUnderTest run(place, 1, shape, keep.heavy > 0 ? keep.budget() + 2 : 170, DType::i8, Scoring::attention, false,
@@ -292,7 +292,7 @@ TEST_CASE("split slots give the same bits with every vector, and skip empty ones
   const Keep keep{.heavy = 48, .recent = 13, .sinks = 2, .read = 11};
   std::vector<float> first_out;
   std::map<int, float> first_kept;
-  for (const Place* place : hosts()) {
+  for (const Place* place : split_places()) {
     if (place->name.find("plain") != std::string::npos) continue;
     for (const int slots : {62, 70, 117}) {
       CAPTURE(place->name, slots);
@@ -316,7 +316,7 @@ TEST_CASE("split slots that make no sense are refused", "[kernels][kv]") {
     SlotsUnderTest run(place, 1, shape, 12, type, Scoring::none, rest, cold);
     run.prefill(some_tokens(10, shape, 5), {10}, {keep});
   };
-  const Place& place = *hosts().front();
+  const Place& place = *split_places().front();
   const Keep keep = all_stay(3);
   CHECK_NOTHROW(prefill(place, DType::i8, {0, {4, 2}, true}, keep));
   CHECK_THROWS_WITH(prefill(place, DType::i8, {0, {4, 5}, true}, keep),

@@ -45,7 +45,7 @@ TEST_CASE("a share of all tokens, or a number of them, is read in full", "[polic
   const auto layers = Retention::from_text("h2o:0.1:0.1:read=0.1:layers=full,1.5,0.5");
   for (int layer = 0; layer < 3; ++layer) CHECK(layers.kept(60, 40, layer).read == 10);
   CHECK(Retention::from_text("full:read=0.1").kept(60, 40, 0, 0, 32) == Keep{.heavy = 0, .recent = 31, .read = 10});
-  CHECK(retention_name(Retention::from_text("full:read=0.10")) == "full read 0.10");
+  CHECK(retention_name(Retention::from_text("full:read=0.1")) == "full read 0.1");
 }
 
 TEST_CASE("what `read` does not go with is refused by name", "[policy]") {

@@ -15,8 +15,9 @@
 namespace weft::kernels {
 
 constexpr float kTopQueryByte = 127.0f, kTopWeightByte = 255.0f;
-constexpr int kMostSummed = 4096;            ///< entries whose weights times levels fit an int
-constexpr std::uintptr_t kHighAhead = 8192;  ///< distance of prefetches in bytes
+constexpr int kMostSummed = 4096;              ///< entries whose weights times levels fit an int
+constexpr std::uintptr_t kHighAhead = 8192;    ///< distance of prefetches in bytes
+constexpr std::uintptr_t kScalesAhead = 1024;  ///< that of scales, which are read as fast in rows
 
 namespace {  // compiled for each instruction set, and never shared between them
 
@@ -131,6 +132,12 @@ template <class S, int H, int kBits, class RowAt>
   WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join(quarter[h]);
 }
 
+/// Prefetches the scales and minima of 16 slots, the first of which are at `from`.
+[[gnu::always_inline]] inline void prefetch_scales(const std::byte* from, int groups) {
+  for (std::uintptr_t i = 0; i < static_cast<std::uintptr_t>(groups) * kLanes * 4; i += kLine)
+    __builtin_prefetch(from + i, 0, 2);
+}
+
 /// Logits of H query heads from `head` on for all entries, by their high rows.
 template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, const SplitEntries& split, int head) {
   constexpr auto step = static_cast<float>(coarse_step(kBits));
@@ -146,7 +153,7 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
     const int count = s.count - first < kLanes ? s.count - first : kLanes;
     typename S::V logit[H];
     WEFT_UNROLLED (int h = 0; h < H; ++h) logit[h] = S::zero();
-    const auto add = [&](int g, const typename S::I(&dot)[H]) {
+    const auto add = [&](int g, const typename S::I(&dot)[H]) __attribute__((always_inline)) {
       typename S::V scale, minimum;
       high_scales<S>(t.scale_k, groups, g, slot, count, scale, minimum);
       minimum = S::fma(scale, S::all((step - 1) / 2), minimum);
@@ -156,21 +163,30 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
       }
     };
-    const auto row_at = [&](int i) { return rows + slot[i] * row_bytes; };
-    for (int g = 0; g < groups; ++g) {
-      const std::uint8_t* const of_group = q + g * kKvGroup;
-      if constexpr (kBits == 4)
-        if (in_pairs(kBits, groups)) {
-          typename S::I dot[2][H];
-          multiply_pair<S, H>(row_at, g, of_group, q_stride, dot);
-          add(g, dot[0]);
-          add(++g, dot[1]);
-          continue;
-        }
-      typename S::I dot[H];
-      multiply_one<S, H, kBits>(row_at, g, of_group, q_stride, dot);
-      add(g, dot);
+    if (head == 0) {
+      const std::int64_t at = std::int64_t{slot[0]} * groups * 4;
+      prefetch_scales(t.scale_k + at + kScalesAhead, groups);
+      prefetch_scales(t.scale_v + at, groups);
     }
+    const auto add_rows = [&](const auto& row_at) __attribute__((always_inline)) {
+      for (int g = 0; g < groups; ++g) {
+        const std::uint8_t* const of_group = q + g * kKvGroup;
+        if constexpr (kBits == 4)
+          if (in_pairs(kBits, groups)) {
+            typename S::I dot[2][H];
+            multiply_pair<S, H>(row_at, g, of_group, q_stride, dot);
+            add(g, dot[0]);
+            add(++g, dot[1]);
+            continue;
+          }
+        typename S::I dot[H];
+        multiply_one<S, H, kBits>(row_at, g, of_group, q_stride, dot);
+        add(g, dot);
+      }
+    };
+    const std::uint8_t* const from = rows + slot[0] * row_bytes;
+    if (slot[kLanes - 1] - slot[0] == kLanes - 1) add_rows([&](int i) { return from + i * row_bytes; });
+    else add_rows([&](int i) { return rows + slot[i] * row_bytes; });
     WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(s.p + (head + h) * s.stride + first, logit[h]);
   }
 }
@@ -255,7 +271,7 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
     typename S::I sum[H][4];
     WEFT_UNROLLED (int h = 0; h < H; ++h)
       WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::no_words();
-    const auto add = [&](const std::uint8_t* from, const std::int32_t* at, int i) {
+    const auto add = [&](const std::uint8_t* from, const std::int32_t* at, int i) __attribute__((always_inline)) {
       typename S::I field[4];
       four_fields<S, kBits>(from, at, field);
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
@@ -263,18 +279,22 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
         WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::multiply_bytes(weights, field[n], sum[h][n]);
       }
     };
-    for (int i = first; i < end; i += 4) {
-      const std::int32_t* const slot = s.slot + i;
-      const std::uint8_t* const from = rows + std::int64_t{slot[0]} * row_bytes;
-      __builtin_prefetch(from + kHighAhead, 0, 2);
-      __builtin_prefetch(from + kHighAhead + 2 * row_bytes, 0, 2);
-      if (slot[3] - slot[0] == 3) {
+    int i = first;
+    if (s.runs == 1) {  // all side by side
+      const std::uint8_t* from = rows + std::int64_t{s.slot[first]} * row_bytes;
+      for (; i + 4 <= end; i += 4, from += 4 * row_bytes) {
+        if (g == 0 && head == 0) {
+          __builtin_prefetch(from + kHighAhead, 0, 2);
+          __builtin_prefetch(from + kHighAhead + 2 * row_bytes, 0, 2);
+        }
         add(from, side_by_side, i);
-      } else {  // those past the last come once more, with the weight 0
-        std::int32_t at[4];
-        for (int r = 0; r < 4; ++r) at[r] = (slot[r] - slot[0]) * row_bytes;
-        add(from, at, i);
       }
+    }
+    for (; i < end; i += 4) {  // those past the last come once more, with the weight 0
+      const std::int32_t* const slot = s.slot + i;
+      std::int32_t at[4];
+      for (int r = 0; r < 4; ++r) at[r] = (slot[r] - slot[0]) * row_bytes;
+      add(rows + std::int64_t{slot[0]} * row_bytes, at, i);
     }
     WEFT_UNROLLED (int h = 0; h < H; ++h)
       WEFT_UNROLLED (int n = 0; n < 4; ++n) {

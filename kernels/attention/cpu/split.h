@@ -111,6 +111,8 @@ template <class S> void split_logits(const DecodeEntries& s, SplitEntries& split
   };
   if (!reads_all<S>(s)) {
     all_high_logits<S>(s, split);
+    const auto* const values = static_cast<const char*>(t.slot_v);  // the first are read after the choice
+    for (std::uintptr_t i = 0; i < kHighAhead; i += kLine) __builtin_prefetch(values + i, 0, 2);
     cap(s.p, s.count);
     for (int g = 0; g < t.group; ++g)
       for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[g * s.stride + i] = -__builtin_inff();
