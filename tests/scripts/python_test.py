@@ -325,10 +325,13 @@ class Page(Case):
         self.assertEqual([{**row, "label": None} for row in classified], [{**row, "label": None} for row in made])
         self.assertEqual(len(made), 8)
 
-    def run_page(self, name, least, **variables):
+    def setUp(self):
+        super().setUp()
         for link in "configs", "models":
             (self.folder / link).symlink_to(SOURCE / link)
         (self.folder / "build").mkdir()
+
+    def run_page(self, name, least, **variables):
         examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / name).read_text())
         self.assertGreaterEqual(len(examples), least)
         for example in examples:

@@ -333,7 +333,7 @@ class Contradictions(Case):
             length = take("<Q")  # of the texts of the kind
             at += length
         take("<i"), take("<Q")
-        place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 28}
+        place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 32}  # keep: eight numbers
         change(index, place)
         end = struct.pack("<QI", index_at, crc32c(index))
         self.saved.write_bytes(data[:index_at] + index + end + struct.pack("<I", crc32c(end)))
