@@ -190,8 +190,14 @@ template <int Rows> void panel_tile(const PanelTile& t) {
       sum[i][1] = _mm256_fmadd_ps(a, w1, sum[i][1]);
     }
   }
+  for (int list = 0; list < t.joins; ++list) {
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+      WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
+        sum[i][j] = _mm256_add_ps(_mm256_load_ps(t.join[list] + i * stride + j * kHalf), sum[i][j]);
+    }
+  }
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.sums + i * stride + j * kHalf, sum[i][j]);
+    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.to + i * stride + j * kHalf, sum[i][j]);
   }
 }
 

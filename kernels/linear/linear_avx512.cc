@@ -84,7 +84,6 @@ constexpr LinearKernels make_kernels() {
                                                float8_tile<Float8, 3, 8>,  float8_tile<Float8, 4, 4>,
                                                float8_tile<Float8, 5, 4>,  float8_tile<Float8, 6, 4>};
   for (int i = 0; i < kernels.float8_rows; ++i) kernels.float8[i] = float8[i];
-  kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
   kernels.read = read;
   return kernels;
 }

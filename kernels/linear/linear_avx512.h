@@ -24,6 +24,12 @@ template <int Rows, int Columns> void store_sums(const __m512 (&sum)[Rows][Colum
     WEFT_UNROLLED (int j = 0; j < Columns; ++j) _mm512_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
   }
 }
+template <int Rows, int Columns> void add_sums(__m512 (&sum)[Rows][Columns], const float* to, std::int64_t stride) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j)
+      sum[i][j] = _mm512_add_ps(_mm512_load_ps(to + i * stride + j * kPartialSums), sum[i][j]);
+  }
+}
 template <class Product, int Rows, int Columns>
 [[gnu::always_inline]] inline void multiply(__m512 (&sum)[Rows][Columns], const float* x, const __m512 (&w)[Columns]) {
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
@@ -98,7 +104,8 @@ template <class Product, int Rows> void panel_tile(const PanelTile& t) {
       panel_step<Product>(sum, x + part * Rows, panel + part * kPanelStride);
   }
   for (; s < t.steps; ++s, x += Rows, panel += kPanelStride) panel_step<Product>(sum, x, panel);
-  store_sums(sum, t.sums, kPanelStride);
+  for (int list = 0; list < t.joins; ++list) add_sums(sum, t.join[list], kPanelStride);
+  store_sums(sum, t.to, kPanelStride);
 }
 
 inline void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {
@@ -135,6 +142,7 @@ template <class Product> constexpr LinearKernels make_kernels(const char* name) 
   kernels.spread = spread;
   kernels.finish_direct = linear_finish<Avx512, SumsForm::direct>;
   kernels.finish_panel = linear_finish<Avx512, SumsForm::panel>;
+  kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
   return kernels;
 }
 

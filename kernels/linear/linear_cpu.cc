@@ -24,6 +24,7 @@ constexpr std::int64_t kDirectRows = 16;           // up to this many, transposi
 constexpr std::int64_t kDirectColumns = 24;        // columns of a task
 constexpr std::int64_t kDirectTileFloats = 4096;   // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;             // 1/16 of 48 columns is half of a first cache of 32 KiB
+constexpr std::int64_t kChunkTiles = 2;            // of rows, where one panel serves all
 constexpr std::int64_t kFloat8K = 1024;            // a tile's weights and a few rows of x fit the first caches
 constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are packed at a time
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
@@ -33,7 +34,8 @@ constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; bel
 ///
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
-/// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
+/// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache,
+/// or, where one panel has all of k, the first: sums then join the tree as soon as they are whole.
 /// Quantised weights are stored in the order of panels, so even one row is multiplied this way. Weights of f8 that meet
 /// few rows fill no panel: they are expanded in registers, and the sums are those of panels.
 struct Cut {
@@ -60,13 +62,20 @@ struct Cut {
       k_block = round_up(divide_up(in, k_blocks), std::max(64, op.weight.group));
       if (float8) k_block = kFloat8K, k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
       chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
+      if (one_panel()) chunk_rows = std::min(padded_rows, kChunkTiles * tile_rows);
     }
+  }
+
+  /// Whether one panel serves all rows: it has all of k, and stays in the second cache.
+  bool one_panel() const { return !lanes_of_x_together() && k_blocks == 1 && panel_floats() * 4 <= second_cache() / 2; }
+  static std::int64_t second_cache() {
+    static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return std::max<std::int64_t>(cache, 512 << 10);
   }
 
   /// Rows whose sums take three quarters of the second cache: the panel has the rest.
   std::int64_t rows_in_cache() const {
-    static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) * 3 / 4;
+    const std::int64_t bytes = second_cache() * 3 / 4;
     return std::clamp<std::int64_t>(bytes / (task_columns * kPartialSums * 4), 64, 256);
   }
 
@@ -211,12 +220,21 @@ class Pass {
   }
 
   void panels(const Task& task, float* sums, float* panel) {
+    const bool one = cut_.one_panel();
+    NextPanel next;
+    if (one) {
+      fill_panel(task.first, 0, panel);
+      next = next_panel(task.following, 0, cut_.padded_rows);
+    }
     for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.chunk_rows) {
       const std::int64_t rows = std::min(cut_.chunk_rows, cut_.padded_rows - row);
       for (std::int64_t block = 0; block < cut_.k_blocks; ++block) {
         const bool last_block = block + 1 == cut_.k_blocks, last = last_block && row + rows == cut_.padded_rows;
-        fill_panel(task.first, block, panel);
-        multiply(row, rows, block, panel, sums, {last ? task.following : task.first, last_block ? 0 : block + 1});
+        if (!one) {
+          fill_panel(task.first, block, panel);
+          next = next_panel(last ? task.following : task.first, last_block ? 0 : block + 1, rows);
+        }
+        multiply(row, rows, block, panel, sums, next);
       }
       finish(task, row, std::min(rows, cut_.rows - row), sums);
     }
@@ -271,37 +289,56 @@ class Pass {
 
   /// The weights of the next panel: every tile prefetches a part of them.
   struct NextPanel {
-    std::int64_t column, block;
+    std::int64_t column = 0, block = 0, last = 0;  // the next column, and the one after the last
+    std::int64_t lines = 0, part_lines = 0, line = 0;
   };
-  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums,
-                const NextPanel& next) {
+  /// `rows` are multiplied before it.
+  NextPanel next_panel(std::int64_t column, std::int64_t block, std::int64_t rows) const {
     const bool tiles = is_quantised(quantised_.dtype);  // a tile's columns are one range
-    const std::int64_t lines = divide_up(tiles ? divide_up(cut_.length(next.block), quantised_.group) *
-                                                     quantised_.group_bytes() / QuantisedLayout::kTileRows
-                                               : cut_.length(next.block) * weight_size_,
-                                         64);
+    const std::int64_t lines = divide_up(
+        tiles ? divide_up(cut_.length(block), quantised_.group) * quantised_.group_bytes() / QuantisedLayout::kTileRows
+              : cut_.length(block) * weight_size_,
+        64);
     const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
-    const std::int64_t part_lines = divide_up(lines, parts),
-                       last = std::min(next.column + cut_.task_columns, cut_.columns);
+    return {.column = column,
+            .block = block,
+            .last = std::min(column + cut_.task_columns, cut_.columns),
+            .lines = lines,
+            .part_lines = divide_up(lines, parts)};
+  }
+
+  /// Multiplies one lane after the other, in the order in which the tree of the 16 sums (linear_kernels.h) takes them.
+  /// In the last block the sums of a lane are whole, and join those that are their neighbours in the tree. The sums of
+  /// some lanes lie where those of the first of them did; in the end all lie where lane 0 does.
+  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums,
+                NextPanel& next) {
+    constexpr std::array<int, kPartialSums> order{0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+    const bool whole = block + 1 == cut_.k_blocks;
     const std::int64_t steps = cut_.steps(block);
-    std::int64_t column = next.column, line = 0;
-    for (std::int64_t lane = 0; lane < kPartialSums; ++lane) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const int lane = order[i], joins = whole ? std::countr_one(i) : 0;
+      const auto sums_from = [&](std::size_t first) { return sums + order[first] * cut_.sums_lane(); };
       const float* x = packed_tile(row0, block) + lane * cut_.x_lane(block);
-      float* to = sums + lane * cut_.sums_lane();
+      std::int64_t at = 0;
       for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
-        const bool wanted = column < last && line < lines;
-        kernels_.panel[cut_.tile_rows - 1](
-            {.x = x,
-             .panel = panel + lane * cut_.panel_lane(block),
-             .steps = steps,
-             .sums = to,
-             .first = block == 0,
-             .prefetch = wanted ? upcoming(column, next.block, lines) + line * 64 : nullptr,
-             .prefetch_lines = wanted ? part_lines : 0});
+        const bool wanted = next.column < next.last && next.line < next.lines;
+        PanelTile tile{.x = x,
+                       .panel = panel + lane * cut_.panel_lane(block),
+                       .steps = steps,
+                       .sums = sums_from(i) + at,
+                       .first = block == 0,
+                       .joins = joins,
+                       .join = {},
+                       .to = sums_from(i + 1 - (std::size_t{1} << joins)) + at,
+                       .prefetch = wanted ? upcoming(next.column, next.block, next.lines) + next.line * 64 : nullptr,
+                       .prefetch_lines = wanted ? next.part_lines : 0};
+        for (int level = 0; level < joins; ++level)
+          tile.join[level] = sums_from(i + 1 - (std::size_t{2} << level)) + at;
+        kernels_.panel[cut_.tile_rows - 1](tile);
         x += cut_.tile_rows * steps;
-        to += cut_.tile_rows * cut_.task_columns;
-        line += part_lines;
-        if (line >= lines) ++column, line = 0;
+        at += cut_.tile_rows * cut_.task_columns;
+        next.line += next.part_lines;
+        if (next.line >= next.lines) ++next.column, next.line = 0;
       }
     }
   }
@@ -313,9 +350,13 @@ class Pass {
 
   void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) const {
     const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
+    const bool whole = !cut_.lanes_of_x_together();
     const std::int64_t row_sums = cut_.task_columns * (cut_.direct ? kPartialSums : 1);
-    for (std::int64_t row = 0; row < rows; ++row)
-      (cut_.direct ? kernels_.finish_direct : kernels_.finish_panel)(
+    const std::int64_t together = whole ? rows : 1;
+    for (std::int64_t row = 0; row < rows; row += together)
+      (whole         ? kernels_.finish_sums
+       : cut_.direct ? kernels_.finish_direct
+                     : kernels_.finish_panel)(
           {.sums = sums + row * row_sums,
            .lane_step = cut_.sums_lane(),
            .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr,
@@ -323,7 +364,10 @@ class Pass {
            .activation = op_.activation,
            .accumulate = op_.accumulate,
            .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first,
-           .columns = columns(task)});
+           .columns = columns(task),
+           .rows = together,
+           .sums_stride = row_sums,
+           .out_stride = op_.out.stride});
   }
 
   const Linear& op_;

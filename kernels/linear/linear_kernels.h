@@ -36,13 +36,17 @@ struct DirectTile {
 using DirectKernel = void (*)(const DirectTile&);
 
 /// sums [rows][columns] += x-tile times panel for one l of the partial sums: transposed, so that lanes run along
-/// columns and each vector of sums stays in its register for all of a block's steps.
+/// columns and each vector of sums stays in its register for all of a block's steps. Sums of other l that are whole
+/// join it, in the order of the tree of all 16.
 struct PanelTile {
   const float* x;      // [steps][rows]
   const float* panel;  // [steps][columns]
   std::int64_t steps;
-  float* sums;  // not read if `first`
+  const float* sums;  // not read if `first`
   bool first;
+  int joins;             // the number of lists of sums to which these are added, the first list first
+  const float* join[4];  // log2 of kPartialSums
+  float* to;
   const void* prefetch;  // weights that will soon be needed in the second-level cache
   std::int64_t prefetch_lines;
 };

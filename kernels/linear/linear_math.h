@@ -94,13 +94,14 @@ template <class S> typename S::V linear_tree(const float* sums, std::int64_t lan
   return S::add(eight(0), eight(1));
 }
 
-/// Rows of 16 whole sums that are outputs, or are added to them.
+/// Rows of whole vectors of sums that are outputs, or are added to them.
 template <class S> void linear_store_rows(const Finish& f) {
-  for (std::int64_t row = 0; row < f.rows; ++row) {
-    const auto y = S::load(f.sums + row * f.sums_stride);
-    float* const out = f.out + row * f.out_stride;
-    S::store(out, f.accumulate ? S::add(S::load(out), y) : y);
-  }
+  for (std::int64_t row = 0; row < f.rows; ++row)
+    for (std::int64_t n = 0; n < f.columns; n += kPartialSums) {
+      const auto y = S::load(f.sums + row * f.sums_stride + n);
+      float* const out = f.out + row * f.out_stride + n;
+      S::store(out, f.accumulate ? S::add(S::load(out), y) : y);
+    }
 }
 
 enum class SumsForm { direct, panel, whole };
@@ -120,7 +121,7 @@ template <class S, SumsForm form> void linear_finish_row(const Finish& f) {
 
 template <class S, SumsForm form> void linear_finish(const Finish& f) {
   if constexpr (form == SumsForm::whole) {
-    if (f.columns == kPartialSums && f.bias == nullptr && f.activation == Activation::none)
+    if (f.columns % kPartialSums == 0 && f.bias == nullptr && f.activation == Activation::none)
       return linear_store_rows<S>(f);
     Finish row = f;
     for (std::int64_t i = 0; i < f.rows; ++i, row.sums += f.sums_stride, row.out += f.out_stride)
