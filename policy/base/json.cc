@@ -277,6 +277,12 @@ nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::str
   return child;
 }
 
+nlohmann::ordered_json& array_at(nlohmann::ordered_json& parent, const std::string& key) {
+  nlohmann::ordered_json& child = parent[key];
+  if (child.is_null()) child = nlohmann::ordered_json::array();
+  return child;
+}
+
 std::string to_line(const json& value) {
   return without_line_ends(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }

@@ -51,6 +51,8 @@ nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Bla
 /// The object under `key` of an object, made if there is none. Use it in place of parent[key][...]: if memory is short,
 /// nlohmann turns a null into a broken object, which crashes when it is destroyed.
 nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key);
+/// The list under `key`, made if there is none; in place of parent[key].push_back(...) for the same reason.
+nlohmann::ordered_json& array_at(nlohmann::ordered_json& parent, const std::string& key);
 
 /// One line, with the keys in the value's order. Invalid UTF-8 becomes U+FFFD, so no text makes it throw. Characters
 /// that some readers take for the end of a line (U+0085, U+2028, U+2029) are escaped.

@@ -209,16 +209,16 @@ nlohmann::ordered_json Policy::to_json() const {
       {"version", 1}, {"gpu_batch_size", gpu_batch_size}, {"num_gpu_batches", num_gpu_batches}};
   object["weights"] = policy::to_json(weights);
   if (weight_format) {
-    object["weights"]["dtype"] = name_of(weight_format->dtype);
-    if (weight_format->quantised()) object["weights"]["group"] = weight_format->group;
-    if (weight_format->names_arithmetic()) object["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
+    object.at("weights")["dtype"] = name_of(weight_format->dtype);
+    if (weight_format->quantised()) object.at("weights")["group"] = weight_format->group;
+    if (weight_format->names_arithmetic()) object.at("weights")["arithmetic"] = name_of(weight_format->arithmetic);
   }
   object["kv"] = policy::to_json(kv);
-  if (kv_format.dtype) object["kv"]["dtype"] = name_of(*kv_format.dtype);
-  if (kv_format.quantised()) object["kv"]["rotate"] = kv_format.rotates();
-  if (kv_format.dtype == DType::i4) object["kv"]["keys"] = name_of(kv_format.keys.value_or(DType::i4));
+  if (kv_format.dtype) object.at("kv")["dtype"] = name_of(*kv_format.dtype);
+  if (kv_format.quantised()) object.at("kv")["rotate"] = kv_format.rotates();
+  if (kv_format.dtype == DType::i4) object.at("kv")["keys"] = name_of(kv_format.keys.value_or(DType::i4));
   if (kv_format.coarse)
-    object["kv"]["coarse"] = {{"keys", kv_format.coarse->keys}, {"values", kv_format.coarse->values}};
+    object.at("kv")["coarse"] = {{"keys", kv_format.coarse->keys}, {"values", kv_format.coarse->values}};
   object["activations"] = policy::to_json(activations);
   if (attention_on_host == 0) object["attention"] = "device";
   else if (attention_on_host == 1) object["attention"] = "host";
@@ -227,7 +227,7 @@ nlohmann::ordered_json Policy::to_json() const {
   object["overlap"] = overlap;
   object["schedule"] = continuous ? "continuous" : "static";
   if (max_batched_tokens) object["max_batched_tokens"] = *max_batched_tokens;
-  for (const offload::Tier tier : offload::kTiers) object["budgets"][name_of(tier)] = budgets[tier];
+  for (const offload::Tier tier : offload::kTiers) object_at(object, "budgets")[name_of(tier)] = budgets[tier];
   return object;
 }
 

@@ -367,7 +367,7 @@ nlohmann::ordered_json Retention::to_json() const {
   for (const std::vector<std::int32_t>& heads : layers) {
     nlohmann::ordered_json entry = nlohmann::ordered_json::array();
     for (const std::int32_t factor : heads) entry.push_back(factor_json(factor));
-    json["layers"].push_back(heads.size() == 1 ? entry[0] : entry);
+    array_at(json, "layers").push_back(heads.size() == 1 ? entry[0] : entry);
   }
   if (rolled()) json["positions"] = kPositions[static_cast<std::size_t>(positions)];
   if (!scored()) return json;

@@ -306,7 +306,7 @@ nlohmann::ordered_json to_config(const Quantisation& quantisation) {
   if (!quantisation.int8.empty()) config["modules_in_int8"] = quantisation.int8;
   if (has_tables) config["level_table"] = name_of(quantisation.table);
   for (const auto& [name, table] : quantisation.other_tables)
-    config["modules_by_level_table"][name_of(table)].push_back(name);
+    array_at(object_at(config, "modules_by_level_table"), name_of(table)).push_back(name);
   return config;
 }
 

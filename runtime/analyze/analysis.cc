@@ -136,8 +136,8 @@ ordered_json to_json(const LayerProfile& layer, int index) {
   json.update(to_json(mean_of(layer.heads)));
   json.update(to_json(mean_of(layer.kv_heads)));
   json["ranked"] = rounded_list(layer.ranked);
-  for (const HeadProfile& head : layer.heads) json["heads"].push_back(to_json(head));
-  for (const KvHeadProfile& kv : layer.kv_heads) json["kv_heads"].push_back(to_json(kv));
+  for (const HeadProfile& head : layer.heads) policy::array_at(json, "heads").push_back(to_json(head));
+  for (const KvHeadProfile& kv : layer.kv_heads) policy::array_at(json, "kv_heads").push_back(to_json(kv));
   return json;
 }
 
@@ -160,7 +160,7 @@ ordered_json divided(const AttentionProfile& profile, const std::vector<double>&
     json.update({{"losses", rounded_list(losses)},
                  {"loss", rounded(budgets.loss)},
                  {"loss_evenly", rounded(budgets.loss_evenly)}});
-  for (const auto& heads : kept) json["kept_at_64ths"].push_back(rounded_list(mean_of(heads)));
+  for (const auto& heads : kept) policy::array_at(json, "kept_at_64ths").push_back(rounded_list(mean_of(heads)));
   return json;
 }
 
@@ -250,9 +250,9 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
                       {"tokens", profile.tokens}, {"tokens_left_out", windows.left_out()},
                       {"queries", queries},       {"budgets", kShares},
                       {"ranks", profile.ranks},   {"uniform", to_json(profile.uniform)}};
-  report["uniform"]["ranked"] = rounded_list(profile.uniform_ranked);
+  report.at("uniform")["ranked"] = rounded_list(profile.uniform_ranked);
   for (std::size_t layer = 0; layer < profile.layers.size(); ++layer)
-    report["layers"].push_back(to_json(profile.layers[layer], static_cast<int>(layer)));
+    policy::array_at(report, "layers").push_back(to_json(profile.layers[layer], static_cast<int>(layer)));
   if (options.budget) report["by_layer"] = divided(profile, losses ? losses->losses() : std::vector<double>{}, options);
   return report;
 }

@@ -26,9 +26,8 @@ std::string name_of_unit(std::size_t unit) {
 }
 
 std::string make_header(const UnitSizes& sizes, const Metadata& said) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "weft"}, {"version", "1"}};
-  for (const auto& [key, value] : said) header["__metadata__"][key] = value;
+  nlohmann::ordered_json header{{"__metadata__", {{"format", "weft"}, {"version", "1"}}}};
+  for (const auto& [key, value] : said) header.at("__metadata__")[key] = value;
   std::uint64_t offset = 0;
   std::size_t sums = 2;
   const auto add = [&](const std::string& name, std::uint64_t bytes) {

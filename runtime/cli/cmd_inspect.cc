@@ -175,7 +175,7 @@ nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::st
   json.erase("budgets");  // replaced by those of the file
   for (const offload::Tier tier : offload::kTiers)
     if (const auto& bytes = partial.budgets[static_cast<std::size_t>(tier)])
-      json["budgets"][name_of(tier)] = bytes_to_text(*bytes);
+      policy::object_at(json, "budgets")[name_of(tier)] = bytes_to_text(*bytes);
   if (!partial.gpu_batch_size) json["gpu_batch_size"] = kPerRun;
   if (!partial.num_gpu_batches) json["num_gpu_batches"] = kPerRun;
   if (partial.kv_share) json["retention"] = {{"rule", "auto"}, {"share", *partial.kv_share}};

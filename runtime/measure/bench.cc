@@ -134,7 +134,7 @@ ordered_json bound_of(const BenchOptions& options, const Ceilings& ceilings, con
   const auto add = [&](const char* phase, const Work& work, std::int64_t tokens) {
     bound[phase] = bound_report(work, ceilings);
     measured += double(tokens) * work.seconds;
-    least += double(tokens) / bound[phase]["tokens_per_second"].get<double>();
+    least += double(tokens) / bound.at(phase).at("tokens_per_second").get<double>();
   };
   if (!options.skip_prefill) add("prefill", prefill, options.prompt);
   if (options.generation > 1) add("decode", decode, options.generation - 1);

@@ -50,7 +50,7 @@ class DeviceMeasurement {
     const auto read = [&](Stream& stream) { backend_.read(from->data(), bytes_, stream); };
     report["copy"] = figure("bytes_per_second", rates(2.0 * double(bytes_), copy));
     report["read"] = figure("bytes_per_second", rates(double(bytes_), read));
-    return report["read"]["bytes_per_second"];
+    return report.at("read").at("bytes_per_second");
   }
 
   ordered_json linear(DType type) {

@@ -104,12 +104,13 @@ ordered_json make_report(Session& session, const Totals& since) {
   const offload::KvShape& kv = session.footprint().kv_shapes.front().front();
   report["kv"] = {
       {"dtype", name_of(kv.dtype)}, {"keys", name_of(kv.key_type())}, {"rotate", policy.kv_format.rotates()}};
-  if (kv.cold > 0 || kv.split) report["kv"]["coarse"] = {{"keys", kv.coarse.keys}, {"values", kv.coarse.values}};
+  if (kv.cold > 0 || kv.split) report.at("kv")["coarse"] = {{"keys", kv.coarse.keys}, {"values", kv.coarse.values}};
   report["policy"] = policy.to_json();
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},
                        {"disk", session.disk().engine_line()}};
-  if (const std::string shares = session.backend().core_shares(); !shares.empty()) report["machine"]["host"] = shares;
+  if (const std::string shares = session.backend().core_shares(); !shares.empty())
+    report.at("machine")["host"] = shares;
   return report;
 }
 
@@ -145,8 +146,8 @@ void join_rates(ordered_json& sum, const std::vector<ordered_json>& parts) {
   sum["tokens_per_second"] = {{"total", rate(tokens, seconds)},
                               {"prefill", rate(prefill, prefill_seconds)},
                               {"decode", rate(decode, decode_seconds)}};
-  sum["seconds"]["prefill"] = prefill_seconds;
-  sum["seconds"]["decode"] = decode_seconds;
+  sum.at("seconds")["prefill"] = prefill_seconds;
+  sum.at("seconds")["decode"] = decode_seconds;
 }
 
 }  // namespace
@@ -170,7 +171,7 @@ ordered_json joined_report(std::vector<ordered_json> reports) {
       bytes = std::max(bytes.get<std::uint64_t>(), report.at("peak_bytes").at(tier).get<std::uint64_t>());
   }
   join_rates(joined, reports);
-  joined["seconds"]["load"] = load;
+  joined.at("seconds")["load"] = load;
   for (auto& [lane, cell] : joined.at("lanes").items())
     cell["utilisation"] = rate(cell.at("busy_seconds").get<double>(), seconds_of(joined));
   if (joined.contains("predicted")) {

@@ -182,10 +182,11 @@ ordered_json plan_report(const PlanRequest& request, const Planned& planned, con
   const Saving saved = saving(request, planned);
   report["checkpoint"] = {{"bytes", saved.bytes}, {"seconds", saved.seconds}};
   report["gains"] = ordered_json::array();
-  for (const Gain& gain : gains) report["gains"].push_back({{"what", gain.what}, {"factor", gain.factor}});
+  for (const Gain& gain : gains) report.at("gains").push_back({{"what", gain.what}, {"factor", gain.factor}});
   for (std::size_t i = 1; i < planned.plan.candidates.size(); ++i) {
     const Candidate& other = planned.plan.candidates[i];
-    report["runners_up"].push_back({{"policy", other.policy.to_json()}, {"predicted", prediction_report(other)}});
+    policy::array_at(report, "runners_up")
+        .push_back({{"policy", other.policy.to_json()}, {"predicted", prediction_report(other)}});
   }
   return report;
 }

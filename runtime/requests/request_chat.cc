@@ -155,7 +155,7 @@ class Conversation {
         refuse(
             name,
             R"(must be a list of {"id": "...", "type": "function", "function": {"name": "...", "arguments": "..."}})");
-      ordered_json& arguments = call["function"]["arguments"];
+      ordered_json& arguments = call.at("function")["arguments"];
       if (arguments.is_null() || arguments == "") arguments = ordered_json::object();
       if (arguments.is_string()) {
         ordered_json read = ordered_json::parse(arguments.get<std::string>(), nullptr, /*allow_exceptions=*/false);

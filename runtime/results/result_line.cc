@@ -72,7 +72,7 @@ ordered_json logprob_json(std::int32_t token, const ChoiceLogprobs& logprobs, st
   ordered_json json = token_json(token, logprobs.chosen[at], tokenizer);
   json["top"] = ordered_json::array();
   for (const TokenLogprob& other : logprobs.top[at])
-    json["top"].push_back(token_json(other.token, other.logprob, tokenizer));
+    json.at("top").push_back(token_json(other.token, other.logprob, tokenizer));
   return json;
 }
 
@@ -249,7 +249,7 @@ void put_chat_logprobs(LineText& line, const Choice& choice, const Tokenizer* to
     ordered_json token = chat_token(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
     token["top_logprobs"] = ordered_json::array();
     for (const TokenLogprob& other : choice.logprobs->top[i])
-      token["top_logprobs"].push_back(chat_token(other.token, other.logprob, tokenizer));
+      token.at("top_logprobs").push_back(chat_token(other.token, other.logprob, tokenizer));
     line.put_json(token);
   });
   line.put(",\"refusal\":null}");

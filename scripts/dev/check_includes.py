@@ -7,6 +7,7 @@
 - Each library is included by the files of one place only.
 - No folder of sources has more files than a reader can keep in mind.
 - CMakeLists.txt of the floor lists every source.
+- JSON that is written grows in no member that may be null: object_at() and array_at() of policy/base/json.h.
 
 Prints every breach; exit code 1 if there is any."""
 
@@ -128,6 +129,17 @@ def find_cycle(graph):
     return None
 
 
+def grown_nulls(root):
+    """x["name"][...] and x["name"].push_back(): a null becomes an object or a list there, and a broken one without memory."""
+    grown = re.compile(r"""\w\["[^"]+"\](\[|\.(push_back|emplace|update)\w*\()""")
+    for floor in ("policy", "runtime"):
+        for path in sorted((root / floor).glob("**/*.cc")):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if found := grown.search(line):
+                    name = path.relative_to(root).as_posix()
+                    yield f"{name}:{number}: {found.group()}; write object_at(), array_at() or, of a member that is there, at()"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2])
     faults, graph, files = [], {}, 0
@@ -153,6 +165,7 @@ def main():
         if (count := sum(entry.is_file() for entry in path.iterdir())) > MOST_FILES:
             faults.append(f"{path.relative_to(root)}: {count} files; split it at {MOST_FILES}")
     faults += unlisted_sources(root)
+    faults += grown_nulls(root)
     cycle = find_cycle(graph)
     if cycle:
         faults.append("cycle: " + " -> ".join(cycle))
