@@ -52,7 +52,7 @@ void pack_row(const std::byte* fine, int head_dim, int bits, int from, std::byte
 void coarsen(const std::byte* fine, int head_dim, int bits, std::byte* coarse) {
   pack_row(fine, head_dim, bits, 8 - bits, coarse);
   std::memcpy(coarse + coarse_level_bytes(bits, head_dim), fine + kv_level_bytes(DType::i8, head_dim),
-              static_cast<std::size_t>(kv_groups(head_dim)) * 4);
+              scales_bytes(head_dim));
 }
 
 void split_row(const std::byte* fine, int head_dim, int bits, std::byte* high, std::byte* low, std::byte* scales) {

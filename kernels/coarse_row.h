@@ -37,14 +37,12 @@ constexpr int kMostCoarseBits = 4;
 constexpr std::size_t coarse_level_bytes(int bits, int head_dim) {
   return static_cast<std::size_t>(kv_groups(head_dim)) * static_cast<std::size_t>(bits) * kKvGroup / 8;
 }
-constexpr std::size_t coarse_row_bytes(int bits, int head_dim) {
-  return coarse_level_bytes(bits, head_dim) + static_cast<std::size_t>(kv_groups(head_dim)) * 4;
-}
 constexpr std::size_t scales_bytes(int head_dim) { return static_cast<std::size_t>(kv_groups(head_dim)) * 4; }
-constexpr std::size_t high_row_bytes(int bits, int head_dim) { return coarse_level_bytes(bits, head_dim); }
-constexpr std::size_t low_row_bytes(int bits, int head_dim) {
-  return static_cast<std::size_t>(kv_groups(head_dim)) * static_cast<std::size_t>(8 - bits) * kKvGroup / 8;
+constexpr std::size_t coarse_row_bytes(int bits, int head_dim) {
+  return coarse_level_bytes(bits, head_dim) + scales_bytes(head_dim);
 }
+constexpr std::size_t high_row_bytes(int bits, int head_dim) { return coarse_level_bytes(bits, head_dim); }
+constexpr std::size_t low_row_bytes(int bits, int head_dim) { return coarse_level_bytes(8 - bits, head_dim); }
 /// The levels of int8 that read alike.
 constexpr int coarse_step(int bits) { return 1 << (8 - bits); }
 

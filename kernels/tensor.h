@@ -15,6 +15,8 @@ namespace weft {
 enum class DType : std::uint8_t { f32, f16, bf16, i32, i8, i4, f8 };
 constexpr int kDTypes = 7;
 
+inline constexpr int kFloat8Group = 128;  ///< numbers of a row that share a scale in f8
+
 constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8; }
 constexpr bool is_float(DType dtype) { return !is_quantised(dtype) && dtype != DType::i32; }
 constexpr int bits_of(DType dtype) {

@@ -95,11 +95,11 @@ class Workload {
       scale_k_ = buffer(scales_bytes(head_dim)), scale_v_ = buffer(scales_bytes(head_dim));
       fill_split(pool, kBits.keys, head_dim, k_.get(), low_k_.get(), scale_k_.get(), rows_);
       fill_split(pool, kBits.values, head_dim, v_.get(), low_v_.get(), scale_v_.get(), rows_);
-    }
-    for (const Buffer* rows : {&k_, &v_}) {
-      if (read > 0) break;
-      if (is_quantised(dtype)) fill_quantised(pool, dtype, head_dim, static_cast<std::byte*>(rows->get()), rows_);
-      else fill(pool, static_cast<f16*>(rows->get()), rows_ * head_dim);
+    } else {
+      for (const Buffer* rows : {&k_, &v_}) {
+        if (is_quantised(dtype)) fill_quantised(pool, dtype, head_dim, static_cast<std::byte*>(rows->get()), rows_);
+        else fill(pool, static_cast<f16*>(rows->get()), rows_ * head_dim);
+      }
     }
     for (std::size_t i = 0; i < position_.size(); ++i) {
       const int slot = static_cast<int>(i % static_cast<std::size_t>(slots));

@@ -103,7 +103,7 @@ int read_plainly(const void* from, std::int64_t bytes, std::int64_t) {
 constexpr std::size_t matrix_numbers = std::size_t{kMeasuredWidth} * kMeasuredWidth;
 double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 
-constexpr int kMeasuredGroup = 64, kFloat8Group = 128;
+constexpr int kMeasuredGroup = 64;
 QuantisedLayout quantised_matrix(DType type) {
   return {type, type == DType::f8 ? kFloat8Group : kMeasuredGroup, kMeasuredWidth, kMeasuredWidth};
 }

@@ -47,7 +47,6 @@ template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
 
 struct Float8 : Avx512 {
   static constexpr int kWidth = 16;
-  static void store(float* p, V v) { _mm512_storeu_ps(p, v); }
   [[gnu::always_inline]] static void expand(const std::byte* line, int, V (&columns)[4]) {
     const __m512i all = _mm512_loadu_si512(line), kept = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
     WEFT_UNROLLED (int j = 0; j < 4; ++j)

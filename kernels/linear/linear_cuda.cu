@@ -144,11 +144,11 @@ __device__ __forceinline__ void unpack_tile(const std::byte* __restrict__ weight
       // Bytes 0, 2, 1, 3 in that order have the columns of each half next to each other.
       const std::uint32_t even = __byte_perm(words[0].at[r], 0, 0x3120), odd = even >> 8;
       for (int half = 0; half < 2; ++half) {
-        const auto numbers = [&](std::uint32_t word) {
+        const auto levels_of_half = [&](std::uint32_t word) {
           if constexpr (kTable) return table_levels(of.table, word, half != 0);
           else return half_byte_levels(word, half != 0);
         };
-        levels[2 * half] = numbers(even), levels[2 * half + 1] = numbers(odd);
+        levels[2 * half] = levels_of_half(even), levels[2 * half + 1] = levels_of_half(odd);
       }
     }
     if constexpr (!kFloat8) {

@@ -7,8 +7,6 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kFloat8Group = 128;
-
 std::vector<Arithmetic> arithmetics_of(DType weights) {
   if (weights == DType::f8) return {Arithmetic::exact};
   if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8};

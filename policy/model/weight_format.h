@@ -21,7 +21,7 @@ struct WeightFormat {
   static WeightFormat of(DType dtype);
 
   bool quantised() const { return is_quantised(dtype); }
-  /// Whether the arithmetic is more than what bf16 and other float weights have by default.
+  /// Whether a text or a policy file has to say the arithmetic: another than float weights have by default.
   bool names_arithmetic() const { return quantised() || (dtype == DType::bf16 && arithmetic != Arithmetic::int8); }
   bool operator==(const WeightFormat&) const = default;
 };

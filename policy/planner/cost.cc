@@ -190,7 +190,7 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
     double each = fine * double(kv.bytes_per_step()) / rate(kv.dtype);  // seconds of a head of a sequence
     // The time of a cold row is mostly that of its numbers, which are unpacked as those of int4 are.
     if (kv.cold > 0) each += (visible - fine) * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4);
-    if (kv.split) {  // high rows take no longer than rows of int4; those that are read in full are read once more
+    if (kv.split) {  // high rows count as rows of int4, and those that are read in full as rows of int8 on top
       const double read = kv.read > 0 ? std::min(visible, double(kv.read)) : visible;
       each = visible * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4) +
              read * double(kv.bytes_per_step_as(DType::i8)) / rate(DType::i8);

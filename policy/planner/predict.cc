@@ -56,10 +56,9 @@ class Predictor {
   std::vector<SimulatedSweeps> sweeps_in_time() const {
     const Workload& work = problem_.work;
     const std::int64_t block = policy_.block_size();
-    std::array<double, offload::kLanes.size()> bytes{};
     std::vector<SimulatedSweeps> all;
     const auto add = [&](const Schedule& made, const Sweep& sweep) {
-      all.push_back({made, in_time(made, sweep, bytes)});
+      all.push_back({made, in_time(made, sweep, nullptr)});
       for (const Op& op : made.ops)
         all.back().trace.bytes.push_back(
             op.kind == Op::Kind::compute ? 0 : static_cast<std::uint64_t>(cost_.bytes(op, sweep)));
@@ -120,8 +119,8 @@ class Predictor {
     Schedule made = zigzag(footprint_.shape, first, steps);
     return policy_.overlap ? made : serialize(std::move(made));
   }
-  /// Adds what the lanes move to `bytes`.
-  Trace in_time(const Schedule& schedule, const Sweep& sweep, std::array<double, offload::kLanes.size()>& bytes) const {
+  /// Adds what the lanes move to `moved`, unless that is null.
+  Trace in_time(const Schedule& schedule, const Sweep& sweep, Phase* moved) const {
     // The seconds of the first sublayer of each kind serve for all, once per part and number of rows.
     struct Known {
       std::int64_t rows = -1;
@@ -132,7 +131,7 @@ class Predictor {
     const auto seconds = [&](const Op& op, bool routed) {
       if (op.kind != Op::Kind::compute) {
         const double moving = cost_.seconds(op, sweep, routed);
-        if (moving > 0) bytes[static_cast<std::size_t>(op.lane)] += cost_.bytes(op, sweep, routed);
+        if (moved && moving > 0) moved->bytes[static_cast<std::size_t>(op.lane)] += cost_.bytes(op, sweep, routed);
         return moving;
       }
       Known& same = known[parts * first_alike_[op.subject] + static_cast<std::size_t>(op.part)];
@@ -144,7 +143,7 @@ class Predictor {
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
     Phase result;
-    const Trace trace = in_time(schedule, sweep, result.bytes);
+    const Trace trace = in_time(schedule, sweep, &result);
     result.seconds = trace.seconds();
     result.busy = trace.busy(schedule);
     return result;

@@ -26,7 +26,7 @@ struct RateSizes {
   // Bytes that a figure is taken over. host_kv: where the host has an engine of its own.
   std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte, host_kv = 128 * kMebibyte;
   std::vector<DType> types{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4, DType::f8};
-  // 17 and 33: a processor's products take longer in steps, half as long again from 16 rows to 17, and a fifth to 33.
+  // 17 and 33: a processor's products take longer by a step beyond 16 and 32 rows.
   std::vector<int> rows{1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 256, 512}, widths{256, 768, 2048, 4096};
   std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
   int heads = 16, chunk = 512;  // tokens of one call in prefill, or one prompt

@@ -51,7 +51,7 @@ Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int
 class Float8Matrix : public StoredMatrix {
  public:
   Float8Matrix(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols)
-      : StoredMatrix(name, rows, cols, {.type = DType::f8, .group = kBlockSide, .exact = true, .name = kFloat8Type}),
+      : StoredMatrix(name, rows, cols, {.type = DType::f8, .group = kFloat8Group, .exact = true, .name = kFloat8Type}),
         checkpoint_(checkpoint), numbers_(*checkpoint.find(name)), scales_(scales_of(checkpoint, name, rows, cols)) {}
 
   /// A GPU computes with numbers of fp16, so larger ones are refused wherever they are.
@@ -101,8 +101,8 @@ class Float8Matrix : public StoredMatrix {
   /// The scales of some rows.
   struct RowScales {
     std::vector<float> numbers;
-    std::int64_t across, offset, rows,
-        cols;  // across: scales next to each other; offset: of the first row in its block
+    std::int64_t across, offset;  // scales next to each other; the first row's place in its block
+    std::int64_t rows, cols;      // of a block
     float at(std::int64_t row, std::int64_t column) const {
       return numbers[static_cast<std::size_t>((offset + row) / rows * across + column / cols)];
     }

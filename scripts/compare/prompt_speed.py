@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST, LAST = 100, 40_000  # the ids that prompts are drawn from
 
 OPENVINO = """
-import random, sys, time
+import sys, time
 import numpy, openvino, openvino_genai
 model, batch, prompt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 pipe = openvino_genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS={threads})
@@ -57,10 +57,10 @@ if __name__ == "__main__":
 class Peer:
     """A program that stays, and computes a batch of prompts for each line that it is sent."""
 
-    def __init__(self, python, code, model, args):
-        file = ROOT / "build" / f"{code}_peer.py"
+    def __init__(self, python, name, code, model, args):
+        file = ROOT / "build" / f"{name}_peer.py"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(globals()[code].format(first=FIRST, last=LAST, threads=args.threads))
+        file.write_text(code.format(first=FIRST, last=LAST, threads=args.threads))
         command = [python, str(file), str(model), str(args.batch), str(args.prompt)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "OMP_NUM_THREADS": str(args.threads)})
@@ -109,10 +109,10 @@ def main():
         runs["Weft, the GGUF file"] = lambda: weft(args.gguf, args)
     peers = []
     if args.openvino:
-        peers.append(Peer(args.openvino, "OPENVINO", args.gguf, args))
+        peers.append(Peer(args.openvino, "openvino", OPENVINO, args.gguf, args))
         runs["OpenVINO GenAI, the GGUF file"] = peers[-1].run
     if args.vllm:
-        peers.append(Peer(args.vllm, "VLLM", args.model, args))
+        peers.append(Peer(args.vllm, "vllm", VLLM, args.model, args))
         runs["vLLM, bfloat16"] = peers[-1].run
     speeds = {name: [] for name in runs}
     for _ in range(args.rounds):

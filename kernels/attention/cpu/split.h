@@ -4,7 +4,7 @@
 // int8.
 #pragma once
 
-#include "kernels/attention/cpu/high_rows.h"
+#include "kernels/attention/cpu/high_values.h"
 #include "kernels/attention/cpu/levels.h"
 
 namespace weft::kernels {

@@ -1,0 +1,153 @@
+// kernels/attention/cpu/high_values.h: sums of values by the high rows of split slots, whose weights have 8 bits
+// (high_rows.h), over a vector type S (cpu/math.h).
+#pragma once
+
+#include "kernels/attention/cpu/high_rows.h"
+
+namespace weft::kernels {
+
+constexpr float kTopWeightByte = 255.0f;
+constexpr int kMostSummed = 4096;  ///< entries whose weights times levels fit an int
+
+namespace {  // compiled for each instruction set, and never shared between them
+
+/// The place of number d of a group in the sums of four_fields().
+constexpr int field_place(int bits, int d) { return bits == 4 ? (d / 32 * 2 + d % 2) * kLanes + d % 32 / 2 : d; }
+/// The factor of a field's levels, which may stand in the middle of bytes.
+constexpr float field_unit(int bits, int field) {
+  return bits > 2 ? 1.0f : field == 1 ? 4.0f : field == 2 ? 16.0f : 1.0f;
+}
+
+}  // namespace
+
+/// Byte 4 j + r of field n is a level of row at[r] of a group, times field_unit(): that of number 16 n + j, or with 4
+/// bits as field_place() says.
+template <class S, int kBits>
+[[gnu::always_inline]] inline void four_fields(const std::uint8_t* rows, const std::int32_t* at,
+                                               typename S::I (&field)[4]) {
+  if constexpr (kBits == 4) {
+    WEFT_UNROLLED (int half = 0; half < 2; ++half) {
+      const typename S::I x = S::template quads<16>(rows + 16 * half, at);
+      field[2 * half] = S::masked(x, 0x0F0F0F0F);
+      field[2 * half + 1] = S::masked(S::template shifted<4>(x), 0x0F0F0F0F);
+    }
+  } else if constexpr (kBits == 3) {
+    const typename S::I high = S::template quads<16>(rows, at), low = S::template quads<8>(rows + kKvGroup / 4, at);
+    const auto both = [](typename S::I two, typename S::I one) {
+      const typename S::I x = S::masked(two, 0x03030303);
+      return S::add(S::add(x, x), S::masked(one, 0x01010101));
+    };
+    field[0] = both(high, low), field[1] = both(S::template shifted<2>(high), S::template shifted<2>(low));
+    field[2] = both(S::template shifted<4>(high), S::template shifted<4>(low));
+    field[3] = both(S::template shifted<6>(high), S::template shifted<6>(low));
+  } else {
+    constexpr int mask = kBits == 1 ? 0x01010101 : 0x03030303, bytes = kBits == 1 ? 8 : 16;
+    const typename S::I x = S::template quads<bytes>(rows, at);
+    field[0] = S::masked(x, mask), field[1] = S::masked(x, mask << 2), field[2] = S::masked(x, mask << 4);
+    field[3] = S::masked(S::template shifted<6>(x), mask);
+  }
+}
+
+/// Rounds p * scale of all entries to bytes, and adds what a rounded weight does not multiply to `minima` [16]. Returns
+/// what a weight of 1 means.
+template <class S>
+float round_weights(const SplitEntries& split, const float* p, int count, float half_top, std::uint8_t* weight,
+                    float* minima) {
+  typename S::V most = S::zero(), trouble = S::zero(), of_minima = S::load(minima), total = S::zero();
+  for (int i = 0; i < count; i += kLanes) {
+    const typename S::V x = S::mul(S::load(p + i), S::load(split.scale + i));
+    most = S::max(x, most);
+    trouble = S::fma(x, S::zero(), trouble);
+    of_minima = S::fma(S::load(p + i), S::load(split.middle + i), of_minima);
+  }
+  const float top = S::largest(most), inverse = top > kLeastWeight ? kTopWeightByte / top : 0.0f;
+  for (int i = 0; i < count; i += kLanes) {
+    const typename S::V x = S::mul(S::load(p + i), S::load(split.scale + i)),
+                        level = S::round(S::mul(x, S::all(inverse)));
+    total = S::add(total, level);
+    S::store_bytes(weight + i, level);
+  }
+  const float factor = (inverse > 0 ? top / kTopWeightByte : 0.0f) + S::sum(trouble);
+  S::store(minima, of_minima);
+  minima[0] -= factor * half_top * S::sum(total);
+  return factor;
+}
+
+/// Adds the values of group g of all entries, for H query heads from `head` on.
+template <class S, int H, int kBits>
+void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head, int g) {
+  constexpr float half_top = ((1 << kBits) - 1) / 2.0f;
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  const std::int64_t part = std::int64_t{head} * groups + g;
+  float factor[H];
+  for (int h = 0; h < H; ++h)
+    factor[h] = round_weights<S>(split, s.p + (head + h) * s.stride, s.count, half_top,
+                                 split.weight_bytes + h * s.stride, s.minima + (part + h * groups) * kLanes);
+  const auto row_bytes = static_cast<std::int32_t>(high_row_bytes(kBits, t.head_dim));
+  const auto* const rows = static_cast<const std::uint8_t*>(t.slot_v) + g * (kBits * kKvGroup / 8);
+  const std::int32_t side_by_side[4] = {0, row_bytes, 2 * row_bytes, 3 * row_bytes};
+  for (int first = 0; first < s.count; first += kMostSummed) {
+    const int end = s.count - first < kMostSummed ? s.count : first + kMostSummed;
+    typename S::I sum[H][4];
+    WEFT_UNROLLED (int h = 0; h < H; ++h)
+      WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::no_words();
+    const auto add = [&](const std::uint8_t* from, const std::int32_t* at, int i) __attribute__((always_inline)) {
+      typename S::I field[4];
+      four_fields<S, kBits>(from, at, field);
+      WEFT_UNROLLED (int h = 0; h < H; ++h) {
+        const typename S::I weights = S::all_quads(split.weight_bytes + h * s.stride + i);
+        WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::multiply_bytes(weights, field[n], sum[h][n]);
+      }
+    };
+    int i = first;
+    if (s.runs == 1) {  // all side by side
+      const std::uint8_t* from = rows + std::int64_t{s.slot[first]} * row_bytes;
+      for (; i + 4 <= end; i += 4, from += 4 * row_bytes) {
+        if (g == 0 && head == 0) {
+          __builtin_prefetch(from + kHighAhead, 0, 2);
+          __builtin_prefetch(from + kHighAhead + 2 * row_bytes, 0, 2);
+        }
+        add(from, side_by_side, i);
+      }
+    }
+    for (; i < end; i += 4) {  // those past the last come once more, with the weight 0
+      const std::int32_t* const slot = s.slot + i;
+      std::int32_t at[4];
+      for (int r = 0; r < 4; ++r) at[r] = (slot[r] - slot[0]) * row_bytes;
+      add(rows + std::int64_t{slot[0]} * row_bytes, at, i);
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h)
+      WEFT_UNROLLED (int n = 0; n < 4; ++n) {
+        float* const to = split.sum + (part + h * groups) * kKvGroup + n * kLanes;
+        S::store(to, S::fma(S::to_floats(sum[h][n]), S::all(factor[h] / field_unit(kBits, n)), S::load(to)));
+      }
+  }
+}
+
+/// Adds the values of all entries by their high rows: levels to split.sum by field_place(), the rest to s.minima.
+template <class S, int kBits> void add_high_values(const DecodeEntries& s, const SplitEntries& split) {
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < s.count; i += kLanes) {
+      typename S::V scales, minima;
+      high_scales<S>(t.scale_v, groups, g, s.slot + i, s.count - i < kLanes ? s.count - i : kLanes, scales, minima);
+      S::store(split.middle + i, S::fma(scales, S::all(127.5f), minima));
+      S::store(split.scale + i, S::mul(scales, S::all(static_cast<float>(coarse_step(kBits)))));
+    }
+    by_heads<S>(t.group, [&]<int H>(int head) { add_high_group<S, H, kBits>(s, split, head, g); });
+  }
+}
+
+/// Adds split.sum to the outputs.
+template <class S> void add_high_outputs(const DecodeEntries& s, const SplitEntries& split) {
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  for (int head = 0; head < t.group; ++head)
+    for (int d = 0; d < t.head_dim; ++d)
+      t.out[head * t.head_dim + d] +=
+          split.sum[(head * groups + d / kKvGroup) * kKvGroup + field_place(t.coarse.values, d % kKvGroup)];
+}
+
+}  // namespace weft::kernels

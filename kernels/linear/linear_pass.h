@@ -1,0 +1,15 @@
+// kernels/linear/linear_pass.h: products of floats on a CPU, by the inner loops of an instruction set. Internal to
+// linear_cpu.cc.
+#pragma once
+
+#include "kernels/linear/linear_kernels.h"
+#include "kernels/machine/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace weft::kernels {
+
+/// Computes `op`, which has passed check(), with its numbers as they are or as its levels mean them. Weights in pairs
+/// of bf16 are seen as numbers of f32, of which a row has half as many as x.
+void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool);
+
+}  // namespace weft::kernels
