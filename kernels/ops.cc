@@ -41,19 +41,26 @@ void check_changes(const Checker& c, const Sample& op) {
       row = op.logits.rows;  // no other may follow
       continue;
     }
-    const auto end = std::int64_t{change.token} + change.tokens;
-    if (change.row < 0 || change.row >= op.logits.rows || change.token < 0 || change.tokens < 1 || end > op.logits.cols)
-      c.refuse("a change of row " + text(change.row) + ", tokens " + text(change.token) + " to " + text(end - 1) +
-               "; logits is " + shape(op.logits));
+    if (change.row < 0 || change.row >= op.logits.rows || change.token < 0 || change.token >= op.logits.cols)
+      c.refuse("a change of row " + text(change.row) + ", token " + text(change.token) + "; logits is " +
+               shape(op.logits));
     if (change.row < row || (change.row == row && change.token < free))
       c.refuse("the change of row " + text(change.row) + ", token " + text(change.token) +
                " comes after one of a higher row or token");
-    if (!(change.repetition > 0) || (change.tokens > 1 && !(change.bias < 0 && std::isinf(change.bias))))
-      c.refuse("a change of " + text(change.tokens) + " tokens by bias " + std::to_string(change.bias) +
-               ", repetition " + std::to_string(change.repetition) +
-               "; wanted repetition > 0, and bias -inf for several tokens");
-    row = change.row, free = end;
+    if (!(change.repetition > 0))
+      c.refuse("a change by repetition " + std::to_string(change.repetition) + ", wanted more than 0");
+    row = change.row, free = std::int64_t{change.token} + 1;
   }
+}
+
+/// Requires masks that are there.
+void check_masks(const Checker& c, const Sample& op) {
+  if (op.mask.empty()) return;
+  c.counted("mask", op.mask.size(), op.logits.rows, "row");
+  const std::int64_t words = mask_words(op.logits.cols), masks = std::ssize(op.masks) / words;
+  for (const std::int32_t mask : op.mask)
+    if (mask < -1 || mask >= masks)
+      c.refuse("mask " + text(mask) + " of " + text(masks) + " masks of " + text(words) + " words");
 }
 
 /// Requires groups that there are, and a table only of levels of 4 bits.
@@ -252,6 +259,7 @@ void check(const Sample& op) {
                text(p.top_k) + ", min_p " + std::to_string(p.min_p) +
                "; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p <= 1");
   check_changes(c, op);
+  check_masks(c, op);
 }
 
 void check(const LogProbs& op) {

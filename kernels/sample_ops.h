@@ -20,23 +20,32 @@ struct SampleParams {
 };
 
 /// One token's logit x becomes another before a token is chosen, in the order of vLLM: x + bias; that over `repetition`
-/// if it is over 0, else times it; that less `penalty`. A bias of -inf forbids the token. Several tokens, whose ids
-/// follow each other from `token` on, can only be forbidden. A row of -1 stands for no change.
+/// if it is over 0, else times it; that less `penalty`. A bias of -inf forbids the token. A row of -1 stands for no
+/// change.
 struct LogitChange {
-  std::int32_t row = -1, token = 0, tokens = 1;
+  std::int32_t row = -1, token = 0;
   float bias = 0, repetition = 1, penalty = 0;
 };
 
-/// Makes the changes, and chooses a token for each row. A row without a finite logit gets token -1.
+/// The words of a mask of tokens: a bit for each, the lowest first, 1 if it may be chosen. Those behind the last count
+/// for nothing.
+constexpr std::int64_t mask_words(std::int64_t vocab) { return (vocab + 31) / 32; }
+
+/// Makes the changes, gives tokens that are masked out a logit of -inf, and chooses a token for each row. A row without
+/// a finite logit gets token -1.
 ///   logits [rows, vocab] f32: written where they change;  params, token [rows]
 ///   logit [rows] or empty: that of the token before its change
 ///   changes: ascending by row and token, no token twice; those of row -1 come last
+///   mask [rows]: the row of `masks` that holds for it, -1: none; or empty
+///   masks [any, mask_words(vocab)]: host memory of allocate_host(), which a device reads in place
 struct Sample {
   View logits;
   std::span<const SampleParams> params;
   std::span<std::int32_t> token;
   std::span<float> logit = {};
   std::span<const LogitChange> changes = {};
+  std::span<const std::int32_t> mask = {};
+  std::span<const std::uint32_t> masks = {};
 };
 
 /// log softmax(logits)[target] per row, and whether target is the most likely token.

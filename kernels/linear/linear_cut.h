@@ -1,4 +1,4 @@
-// kernels/linear/linear_cut.h: how a product of floats on a CPU is cut into tiles, tasks and blocks. Internal to
+// kernels/linear/linear_cut.h: the cut of a product of floats on a CPU into tiles, tasks and blocks. Internal to
 // linear_pass.cc.
 #pragma once
 

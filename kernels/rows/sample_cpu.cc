@@ -1,8 +1,10 @@
 // kernels/rows/sample_cpu.cc: the next token of each row, and log-probabilities of given ones and of the likeliest.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "kernels/attention/cpu/kernels.h"
@@ -60,19 +62,36 @@ struct Softmax {
       : logits(row), max(largest), temperature(params.temperature),
         least(temperature * std::log(static_cast<double>(params.min_p))) {}
   bool has(std::int64_t id) const {
-    return std::isfinite(logits[id]) && static_cast<double>(logits[id]) - max >= least;
+    return std::isfinite(logits[id]) & (static_cast<double>(logits[id]) - max >= least);
   }
   double weight(std::int64_t id) const {
     return has(id) ? std::exp((static_cast<double>(logits[id]) - max) / temperature) : 0.0;
   }
 };
 
-/// The first id at which the running weight passes `target`. If rounding prevents that, the last that has any weight.
-template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
-  double sum = 0;
+/// The ids from `first` to `end` - 1 that may have weight, at most kChunk. A mask leaves ids that no processor
+/// foresees, so this has no branch.
+constexpr std::int64_t kChunk = 1024;
+class Chunk {
+ public:
+  Chunk(const Softmax& softmax, std::int64_t first, std::int64_t end) {
+    for (std::int64_t id = first; id < end; ++id) {
+      ids_[count_] = static_cast<std::int32_t>(id);
+      count_ += softmax.has(id) ? 1 : 0;
+    }
+  }
+  std::span<const std::int32_t> ids() const { return {ids_.data(), count_}; }
+
+ private:
+  std::size_t count_ = 0;
+  std::array<std::int32_t, kChunk> ids_;
+};
+
+/// The first id at which the running weight, `sum` before these ids, passes `target`. If there is none, the last that
+/// has any weight, or -1.
+std::int32_t pick(const Softmax& softmax, std::span<const std::int32_t> ids, double sum, double target) {
   std::int32_t last = -1;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int32_t id = ids(i);
+  for (const std::int32_t id : ids) {
     const double weight = softmax.weight(id);
     if (weight == 0) continue;
     sum += weight;
@@ -110,8 +129,28 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
     kept.push_back(*(end - 1));
     mass += softmax.weight(kept.back());
   }
-  return pick(
-      softmax, [&](std::size_t i) { return kept[i]; }, kept.size(), uniform * mass);
+  return pick(softmax, kept, 0, uniform * mass);
+}
+
+/// Picks from all, in order of ids. What a chunk's weights are, is found once to add them up, and again in the chunk
+/// that is chosen.
+std::int32_t pick_from_all(const Softmax& softmax, std::int64_t vocab, double uniform) {
+  std::vector<double> before{0};  // the weight of all ids before each chunk, and of all
+  for (std::int64_t first = 0; first < vocab; first += kChunk) {
+    double sum = before.back();
+    for (const std::int32_t id : Chunk(softmax, first, std::min(vocab, first + kChunk)).ids())
+      sum += softmax.weight(id);
+    before.push_back(sum);
+  }
+  const double target = uniform * before.back();
+  const auto passed = std::find_if(before.begin() + 1, before.end() - 1, [&](double sum) { return sum > target; });
+  for (auto chunk = passed - before.begin() - 1; chunk >= 0; --chunk) {  // if rounding keeps all from passing, the last
+    const std::int64_t first = chunk * kChunk;
+    const Chunk ids(softmax, first, std::min(vocab, first + kChunk));
+    if (const std::int32_t id = pick(softmax, ids.ids(), before[static_cast<std::size_t>(chunk)], target); id >= 0)
+      return id;
+  }
+  return -1;
 }
 
 std::int32_t sample_row(const float* logits, std::int64_t vocab, const SampleParams& params) {
@@ -120,11 +159,7 @@ std::int32_t sample_row(const float* logits, std::int64_t vocab, const SamplePar
   const Softmax softmax(logits, logits[best], params);
   const double uniform = unit_double(random_bits(params.key, params.counter));
   if (params.top_k > 0 || params.top_p < 1) return pick_from_cut(softmax, vocab, params, uniform);
-  double total = 0;
-  for (std::int64_t id = 0; id < vocab; ++id) total += softmax.weight(id);
-  return pick(
-      softmax, [](std::size_t i) { return static_cast<std::int32_t>(i); }, static_cast<std::size_t>(vocab),
-      uniform * total);
+  return pick_from_all(softmax, vocab, uniform);
 }
 
 float changed(float x, const LogitChange& change) {
@@ -141,17 +176,26 @@ std::span<const LogitChange> changes_of(std::int64_t row, std::span<const LogitC
   return {first, end};
 }
 
-/// Makes the changes, and returns what each one's first token had.
+/// Makes the changes, and returns what each one's token had.
 std::vector<float> make_changes(float* logits, std::span<const LogitChange> changes) {
   std::vector<float> before;
   before.reserve(changes.size());
   for (const LogitChange& change : changes) {
-    float* const first = logits + change.token;
-    before.push_back(*first);
-    if (change.tokens > 1) std::fill_n(first, change.tokens, kForbidden);
-    else *first = changed(*first, change);
+    float& logit = logits[change.token];
+    before.push_back(logit);
+    logit = changed(logit, change);
   }
   return before;
+}
+
+void mask_out(float* logits, std::int64_t vocab, const std::uint32_t* mask) {
+  constexpr std::int64_t bits = 32;
+  for (std::int64_t first = 0; first < vocab; first += bits) {
+    const std::uint32_t word = mask[first / bits];
+    if (word == ~std::uint32_t{0}) continue;
+    for (std::int64_t id = first; id < std::min(vocab, first + bits); ++id)
+      logits[id] = word >> (id - first) & 1 ? logits[id] : kForbidden;
+  }
 }
 
 }  // namespace
@@ -163,6 +207,8 @@ void CpuOps::run(const Sample& op, Stream&) const {
     float* logits = op.logits.slice(row, 1).as<float>();
     const auto changes = changes_of(row, op.changes);
     const std::vector<float> before = make_changes(logits, changes);
+    if (!op.mask.empty() && op.mask[r] >= 0)
+      mask_out(logits, op.logits.cols, op.masks.data() + op.mask[r] * mask_words(op.logits.cols));
     const std::int32_t token = op.token[r] = sample_row(logits, op.logits.cols, op.params[r]);
     if (op.logit.empty()) return;
     const auto change = std::lower_bound(changes.begin(), changes.end(), token,

@@ -111,24 +111,33 @@ struct Before {
   float logit;
 };
 
-/// Grid: the changes, a warp for each. before[i]: of the first token of change i.
+/// Grid: the changes, a thread for each. before[i]: of the token of change i.
 __global__ void change_logits(float* logits, std::int64_t stride, const LogitChange* changes, int count,
                               Before* before) {
-  const int i = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   const LogitChange change = changes[i];
   if (change.row < 0) {
-    if (lane == 0) before[i] = {0x7FFFFFFF, 0, 0};  // behind those of all rows
+    before[i] = {0x7FFFFFFF, 0, 0};  // behind those of all rows
     return;
   }
-  logits += change.row * stride + change.token;
-  if (lane == 0) before[i] = {change.row, change.token, logits[0]};
-  for (int token = lane; token < change.tokens; token += kWarp) {
-    float x = logits[token] + change.bias;
-    x = x > 0 ? x / change.repetition : __fmul_rn(x, change.repetition);  // as the CPU: not fused with what follows
-    logits[token] = x - change.penalty;
-  }
+  float& logit = logits[change.row * stride + change.token];
+  before[i] = {change.row, change.token, logit};
+  float x = logit + change.bias;
+  x = x > 0 ? x / change.repetition : __fmul_rn(x, change.repetition);  // as the CPU: not fused with what follows
+  logit = x - change.penalty;
+}
+
+/// Grid: rows. masks [any, words]: in mapped host memory; a warp reads a word once for its 32 tokens.
+__global__ void __launch_bounds__(kThreads)
+    mask_logits(float* logits, std::int64_t stride, int vocab, const std::int32_t* mask, const std::uint32_t* masks,
+                std::int64_t words) {
+  static_assert(kWarp == 32);
+  const std::int32_t own = mask[blockIdx.x];
+  if (own < 0) return;
+  logits += blockIdx.x * stride, masks += own * words;
+  for (int id = static_cast<int>(threadIdx.x); id < vocab; id += kThreads)
+    if (!(masks[id / kWarp] >> id % kWarp & 1)) logits[id] = -INFINITY;
 }
 
 /// The logit of a token before any change, if it is `now` after them.
@@ -232,9 +241,12 @@ void CudaOps::run(const Sample& op, Stream& any) const {
   constexpr int threads = 128;
   for (std::size_t first = 0; first < op.changes.size(); first += at_once) {
     const auto some = op.changes.subspan(first, std::min(at_once, op.changes.size() - first));
-    launch(change_logits, dim3(blocks_for(static_cast<std::int64_t>(some.size()), threads / kWarp)), threads, 0, stream,
-           logits, op.logits.stride, stream.upload(some), static_cast<int>(some.size()), before + first);
+    launch(change_logits, dim3(blocks_for(static_cast<std::int64_t>(some.size()), threads)), threads, 0, stream, logits,
+           op.logits.stride, stream.upload(some), static_cast<int>(some.size()), before + first);
   }
+  if (!op.mask.empty())
+    launch(mask_logits, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream, logits, op.logits.stride,
+           static_cast<int>(op.logits.cols), stream.upload(op.mask), op.masks.data(), mask_words(op.logits.cols));
   launch(sample_rows, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream, logits, op.logits.stride,
          static_cast<int>(op.logits.cols), stream.upload(op.params), op.token.data(), op.logit.data(), before,
          static_cast<int>(op.changes.size()));

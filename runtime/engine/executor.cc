@@ -216,12 +216,13 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
     if (stop_.over()) throw Interrupted{};
     const int batch = ops.front().batch;
     const BatchRows& rows = run_->places.rows(batch);
+    const std::uint64_t signature = prepare_step(batch);
     const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
     };
     // Sweeps with prompts differ from each other, and positions move rarely, so neither kind is recorded.
     if (rows.begun < rows.live() || !rows.moved.empty()) all();
-    else backend_.repeat(stream, logit_request_of(run_->places.batch(batch), rows).signature(rows), all);
+    else backend_.repeat(stream, signature, all);
     finish_step(batch, stream);
   } catch (...) {
     run_->failed = true;
@@ -242,6 +243,7 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
   try {
     if (on_device) look_for_stop();
     if (stop_.over()) throw Interrupted{};
+    if (ends_step(op)) prepare_step(op.batch);
     if (op.kind == Op::Kind::compute) compute(op, stream);
     if (op.prefill && op.kind == Op::Kind::compute && (op.part == Op::Part::whole || op.part == Op::Part::out))
       ++prefill_ops_;
@@ -371,6 +373,10 @@ void Executor::gather_rows(const Op& op) {
   storage_.set_rows(op.batch, rows.rows(), rows.begun);
 }
 
+std::uint64_t Executor::prepare_step(int batch) {
+  return token_choice_.prepare(run_->places.batch(batch), run_->places.rows(batch), layers_.model().vocab);
+}
+
 /// Gives the batch's sequences their new tokens and ends those that are done.
 void Executor::finish_step(int batch, kernels::Stream& stream) {
   const BatchRows& rows = run_->places.rows(batch);
@@ -385,6 +391,7 @@ void Executor::finish_step(int batch, kernels::Stream& stream) {
     run_->on_token(sequence);
     if (sequence.finish != Finish::none) run_->places.finished(batch);
   }
+  token_choice_.look_ahead(all, rows);
 }
 
 double Executor::prefill_share() const {

@@ -123,6 +123,8 @@ class Executor {
   std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
   void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
   bool ends_step(const policy::Op& op) const;
+  /// Finds what the batch's step computes from its logits. Returns the signature of its ops.
+  std::uint64_t prepare_step(int batch);
   void finish_step(int batch, kernels::Stream& stream);
   bool alive(const policy::Op& op) const;
   bool wanted(const policy::Op& op) const { return !run_->failed && op.sweep < run_->end && alive(op); }

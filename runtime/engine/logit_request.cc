@@ -37,34 +37,6 @@ void join_equal(std::vector<LogitChange>& changes, std::size_t first) {
   changes.resize(end);
 }
 
-/// Joins ranges that overlap or touch.
-std::vector<TokenRange> joined(std::span<const TokenRange> a, std::span<const TokenRange> b) {
-  std::vector<TokenRange> all(a.size() + b.size());
-  std::merge(a.begin(), a.end(), b.begin(), b.end(), all.begin(),
-             [](const TokenRange& left, const TokenRange& right) { return left.first < right.first; });
-  std::size_t end = 0;
-  for (const TokenRange& range : all) {
-    if (end > 0 && range.first <= all[end - 1].first + all[end - 1].count)
-      all[end - 1].count = std::max(all[end - 1].count, range.first + range.count - all[end - 1].first);
-    else all[end++] = range;
-  }
-  all.resize(end);
-  return all;
-}
-
-/// Puts ranges of forbidden tokens among the changes from `first` on, which are of other tokens. A form may forbid tens
-/// of thousands of ranges, so they are not sorted again.
-void forbid(std::span<const TokenRange> ranges, std::int32_t row, std::vector<LogitChange>& changes,
-            std::size_t first) {
-  const std::size_t others = changes.size();
-  changes.resize(others + ranges.size());
-  const auto at = [&](std::size_t index) { return changes.begin() + static_cast<std::ptrdiff_t>(index); };
-  std::transform(ranges.begin(), ranges.end(), at(others), [row](const TokenRange& range) {
-    return LogitChange{.row = row, .token = range.first, .tokens = range.count, .bias = kForbid};
-  });
-  if (others > first) std::inplace_merge(at(first), at(others), changes.end(), lower_token);
-}
-
 /// Appends the changes of one row.
 void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>& changes) {
   const LogitRules& rules = sequence.rules;
@@ -87,30 +59,20 @@ void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>&
   for (const std::vector<std::int32_t>& word : rules.bad_words)
     if (next_completes(word, generated)) changes.push_back({.row = row, .token = word.back(), .bias = kForbid});
   const auto at = [&](std::size_t index) { return changes.begin() + static_cast<std::ptrdiff_t>(index); };
-  std::span<const TokenRange> forbidden = rules.forbidden;
-  std::vector<TokenRange> both;
-  if (sequence.matcher && !forbidden.empty()) forbidden = both = joined(forbidden, sequence.matcher->forbidden());
-  else if (sequence.matcher) forbidden = sequence.matcher->forbidden();
-  if (!forbidden.empty()) {
-    changes.erase(
-        std::remove_if(at(first), changes.end(), [&](const LogitChange& each) { return is_in(forbidden, each.token); }),
-        changes.end());
-    std::stable_sort(at(first), changes.end(), lower_token);
-    join_equal(changes, first);
-    forbid(forbidden, row, changes, first);
-  } else {
-    std::stable_sort(at(counted), changes.end(), lower_token);
-    std::inplace_merge(at(first), at(counted), changes.end(), lower_token);
-    join_equal(changes, first);
-  }
+  std::stable_sort(at(counted), changes.end(), lower_token);
+  std::inplace_merge(at(first), at(counted), changes.end(), lower_token);
+  join_equal(changes, first);
 }
+
+bool has_mask(const Sequence& sequence) { return sequence.matcher || !sequence.rules.allowed.empty(); }
 
 }  // namespace
 
 std::uint64_t LogitRequest::signature(const BatchRows& rows) const {
   std::uint64_t signature = mix(static_cast<std::uint64_t>(rows.live()));
-  for (const std::uint64_t part : {std::uint64_t{scores}, std::uint64_t{samples}, std::uint64_t{changes.size()},
-                                   std::uint64_t{logprob_rows.size()}, static_cast<std::uint64_t>(alternatives)})
+  for (const std::uint64_t part :
+       {std::uint64_t{scores}, std::uint64_t{samples}, std::uint64_t{changes.size()}, std::uint64_t{mask.size()},
+        std::uint64_t{logprob_rows.size()}, static_cast<std::uint64_t>(alternatives)})
     signature = mix(signature ^ part);
   return signature;
 }
@@ -125,12 +87,28 @@ LogitRequest logit_request_of(std::span<Sequence> batch, const BatchRows& rows) 
       request.logprob_rows.push_back(r);
       request.alternatives = std::max(request.alternatives, sequence.alternatives);
     }
-    if (!forced) add_changes(sequence, r, request.changes);
+    if (forced) continue;
+    add_changes(sequence, r, request.changes);
+    if (!has_mask(sequence)) continue;
+    request.mask.resize(static_cast<std::size_t>(rows.live()), -1);
+    request.mask[static_cast<std::size_t>(r)] = request.masks++;
   }
   // Changes of nothing fill up to a power of two. So there are few different counts, and the ops of a sweep are more
   // often the same as those of an earlier one.
   if (const std::size_t count = request.changes.size(); count > 0) request.changes.resize(std::bit_ceil(count));
   return request;
+}
+
+void write_mask(const Sequence& sequence, std::span<std::uint32_t> mask) {
+  const std::vector<std::int32_t>& allowed = sequence.rules.allowed;
+  const auto by_form = sequence.matcher ? sequence.matcher->allowed() : std::span<const std::uint32_t>();
+  if (allowed.empty()) {
+    std::copy(by_form.begin(), by_form.end(), mask.begin());
+    return;
+  }
+  std::fill(mask.begin(), mask.end(), 0);
+  for (const std::int32_t token : allowed) mask[static_cast<std::size_t>(token) / 32] |= 1U << (token % 32);
+  for (std::size_t i = 0; i < by_form.size(); ++i) mask[i] &= by_form[i];
 }
 
 }  // namespace weft::runtime

@@ -1,11 +1,20 @@
 #include "runtime/engine/token_choice.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
-namespace weft::runtime {
+#include "kernels/machine/host_machine.h"
 
-TokenChoice::TokenChoice(kernels::Backend& backend, int rows) : backend_(backend), done_(backend.make_event()) {
+namespace weft::runtime {
+namespace {
+
+constexpr int kMostMaskThreads = 8;
+
+}  // namespace
+
+TokenChoice::TokenChoice(kernels::Backend& backend, int rows)
+    : backend_(backend), rows_(rows), done_(backend.make_event()) {
   const auto count = static_cast<std::size_t>(rows);
   const auto each = sizeof(double) + 2 * sizeof(std::int32_t) + 2 * sizeof(float) + sizeof(std::uint8_t) +
                     kMostLogprobs * (sizeof(std::int32_t) + sizeof(float));
@@ -23,6 +32,14 @@ TokenChoice::TokenChoice(kernels::Backend& backend, int rows) : backend_(backend
   place(greedy_, count);
 }
 
+std::uint64_t TokenChoice::prepare(std::span<Sequence> batch, const BatchRows& rows, std::int64_t vocab) {
+  request_ = logit_request_of(batch, rows);
+  if (request_.masks > 0 && !masks_)
+    masks_ =
+        backend_.allocate_host(static_cast<std::size_t>(rows_ * kernels::mask_words(vocab)) * sizeof(std::uint32_t));
+  return request_.signature(rows);
+}
+
 void TokenChoice::queue_sampling(std::span<Sequence> batch, const BatchRows& rows, const View& logits,
                                  kernels::Stream& stream) {
   const auto live = static_cast<std::size_t>(rows.live());
@@ -35,7 +52,6 @@ void TokenChoice::queue_sampling(std::span<Sequence> batch, const BatchRows& row
   }
   // If some rows score and others sample, each takes its own result.
   const kernels::Ops& ops = backend_.ops();
-  request_ = logit_request_of(batch, rows);
   if (request_.scores) ops.run(kernels::LogProbs{logits, token, logprob_.first(live), greedy_.first(live)}, stream);
   if (const std::size_t count = request_.logprob_rows.size(); count > 0) {  // before any logit changes
     const std::size_t top = count * static_cast<std::size_t>(request_.alternatives);
@@ -43,8 +59,17 @@ void TokenChoice::queue_sampling(std::span<Sequence> batch, const BatchRows& row
                                  top_logprob_.first(top), log_sum_.first(count)},
             stream);
   }
-  if (request_.samples)
-    ops.run(kernels::Sample{logits, params, sampled_.first(live), logit_.first(live), request_.changes}, stream);
+  if (!request_.samples) return;
+  const auto words = static_cast<std::size_t>(kernels::mask_words(logits.cols));
+  const std::span masks(masks_ ? reinterpret_cast<std::uint32_t*>(masks_->data()) : nullptr,
+                        static_cast<std::size_t>(request_.masks) * words);
+  if (request_.masks > 0 && backend_.device_is_host_memory()) begin_masks(batch, rows);
+  for (std::size_t r = 0; r < request_.mask.size(); ++r)
+    if (const std::int32_t mask = request_.mask[r]; mask >= 0)
+      write_mask(batch[rows.sequence[r]], masks.subspan(static_cast<std::size_t>(mask) * words, words));
+  ops.run(
+      kernels::Sample{logits, params, sampled_.first(live), logit_.first(live), request_.changes, request_.mask, masks},
+      stream);
 }
 
 void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream) {
@@ -72,6 +97,19 @@ void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& row
     if (!forced || sequence.prompt_tail > 0) continue;
     sequence.logprobs.push_back(logprob_[r]);
     sequence.greedy.push_back(greedy_[r]);
+  }
+}
+
+void TokenChoice::look_ahead(std::span<Sequence> batch, const BatchRows& rows) {
+  if (!backend_.device_is_host_memory()) begin_masks(batch, rows);
+}
+
+void TokenChoice::begin_masks(std::span<Sequence> batch, const BatchRows& rows) {
+  for (const std::int32_t place : rows.sequence) {
+    Sequence& sequence = batch[place];
+    if (!sequence.matcher || sequence.finish != Finish::none) continue;
+    if (!mask_threads_) mask_threads_.emplace(std::clamp(kernels::processors() / 2, 1, kMostMaskThreads));
+    sequence.matcher->look_ahead(*mask_threads_);
   }
 }
 

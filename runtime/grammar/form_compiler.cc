@@ -4,7 +4,6 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <bit>
 #include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "policy/base/json.h"
 #include "runtime/base/hash.h"
@@ -61,14 +61,13 @@ struct CompiledForm::Parts {
 
 struct Matcher::State {
   State(const CompiledForm& of, bool without_ends)
-      : grammar(of), ignores_ends(without_ends), matcher(grammar.parts().compiled) {
-    words.resize(static_cast<std::size_t>(xgrammar::GetBitmaskSize(grammar.parts().vocab)));
-    look();
-  }
+      : grammar(of), ignores_ends(without_ends), matcher(grammar.parts().compiled),
+        words(static_cast<std::size_t>(xgrammar::GetBitmaskSize(grammar.parts().vocab))) {}
   State(const State& other)
       : grammar(other.grammar), ignores_ends(other.ignores_ends), matcher(other.matcher.Fork()), words(other.words),
-        forbidden(other.forbidden), complete(other.complete) {}
+        complete(other.complete), known(other.known) {}
   State& operator=(const State&) = delete;
+  ~State() { forget(); }
 
   bool is_end(std::int32_t token) const {
     const auto& ends = grammar.parts().ends;
@@ -91,10 +90,26 @@ struct Matcher::State {
     matcher.FillNextTokenBitmask(&mask);
     for (const std::int32_t token : parts.barred) set(token, false);
     for (const std::int32_t end : parts.ends) set(end, false);
-    complete = may_end && next(0, true) == parts.vocab;
+    complete = may_end && allows_none();
     if (may_end && !ignores_ends)
       for (const std::int32_t end : parts.ends) set(end, true);
-    list_forbidden();
+    known = true;
+  }
+
+  /// Finds them unless they are found.
+  void know() {
+    if (const auto work = std::exchange(ahead, nullptr)) work->finish();
+    if (!known) look();
+  }
+
+  /// Another token comes, so what was found is not looked at again.
+  void forget() {
+    if (const auto work = std::exchange(ahead, nullptr)) work->drop();
+    known = false;
+  }
+
+  bool allows_none() const {
+    return std::all_of(words.begin(), words.end(), [](std::uint32_t word) { return word == 0; });
   }
 
   void set(std::int32_t token, bool allowed) {
@@ -103,42 +118,22 @@ struct Matcher::State {
     word = allowed ? word | bit : word & ~bit;
   }
 
-  /// The runs of bits that are 0.
-  void list_forbidden() {
-    const std::int32_t vocab = grammar.parts().vocab;
-    forbidden.clear();
-    std::int32_t first = 0;  // where the current run of forbidden tokens began
-    for (std::int32_t token = next(0, true); token < vocab; token = next(first, true)) {
-      if (token > first) forbidden.push_back({first, token - first});
-      first = next(token, false);
-    }
-    if (vocab > first) forbidden.push_back({first, vocab - first});
-  }
-
-  /// The first token from `from` on that is allowed, or not allowed; else the size of the vocabulary.
-  std::int32_t next(std::int32_t from, bool allowed) const {
-    const std::int32_t vocab = grammar.parts().vocab;
-    while (from < vocab) {
-      std::uint32_t word = words[static_cast<std::size_t>(from) / 32];
-      if (!allowed) word = ~word;
-      word &= ~0U << (from % 32);
-      if (word != 0) return std::min(vocab, from / 32 * 32 + std::countr_zero(word));
-      from = (from / 32 + 1) * 32;
-    }
-    return vocab;
-  }
-
   CompiledForm grammar;
   bool ignores_ends;
   xgrammar::GrammarMatcher matcher;
-  std::vector<std::uint32_t> words;
-  std::vector<TokenRange> forbidden;
-  bool complete = false;
+  std::vector<std::uint32_t> words;  // a bit for each token that may come next, if they are known
+  bool complete = false, known = false;
+  std::shared_ptr<MaskWork> ahead;  // that finds them
 };
 
 Matcher::Matcher(const CompiledForm& grammar, bool ignores_ends)
-    : state_(std::make_unique<State>(grammar, ignores_ends)) {}
-Matcher::Matcher(const Matcher& other) : state_(std::make_unique<State>(*other.state_)) {}
+    : state_(std::make_unique<State>(grammar, ignores_ends)) {
+  state_->look();
+}
+Matcher::Matcher(const Matcher& other) {
+  other.state_->know();
+  state_ = std::make_unique<State>(*other.state_);
+}
 Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher other) noexcept {
   state_ = std::move(other.state_);
@@ -148,18 +143,31 @@ Matcher::~Matcher() = default;
 
 bool Matcher::accept(std::int32_t token) {
   if (state_->is_end(token)) return true;
-  if (!state_->matcher.AcceptToken(token)) return false;
-  state_->look();
-  return true;
+  state_->forget();
+  return state_->matcher.AcceptToken(token);
 }
 
 void Matcher::restart() {
+  state_->forget();
   state_->matcher.Reset();
-  state_->look();
 }
 
-std::span<const TokenRange> Matcher::forbidden() const { return state_->forbidden; }
-bool Matcher::complete() const { return state_->complete; }
+void Matcher::look_ahead(MaskThreads& threads) {
+  if (state_->known || state_->ahead) return;
+  state_->ahead = std::make_shared<MaskWork>([state = state_.get()] { state->look(); });
+  threads.add(state_->ahead);
+}
+
+std::span<const std::uint32_t> Matcher::allowed() const {
+  state_->know();
+  return state_->words;
+}
+
+bool Matcher::complete() const {
+  if (!state_->known && !state_->ahead && !state_->matcher.IsCompleted()) return false;
+  state_->know();
+  return state_->complete;
+}
 
 struct FormCompiler::State {
   State(const Tokenizer& of, std::int32_t tokens, std::span<const std::int32_t> all) : tokenizer(of), vocab(tokens) {
@@ -189,13 +197,56 @@ struct FormCompiler::State {
     return compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
   }
 
+  /// A line's end in a class of characters would be refused as it is.
+  static std::string with_escaped_line_ends(const std::string& regex) {
+    std::string escaped;
+    bool begun = false;  // by a backslash
+    for (const char c : regex) {
+      const bool ends_line = c == '\n' || c == '\r';
+      if (ends_line && !begun) escaped += '\\';
+      escaped += !ends_line ? c : c == '\n' ? 'n' : 'r';
+      begun = c == '\\' && !begun;
+    }
+    return escaped;
+  }
+
+  /// The same regex for one automaton, whose masks are found a hundred times faster than those of a grammar with a rule
+  /// for each group and number of repetitions; nullopt if it has none: long repetitions remain rules. An automaton's
+  /// own \s lacks U+00A0.
+  static std::optional<std::string> for_automaton(const std::string& regex) {
+    constexpr std::string_view spaces = "\\f\\n\\r\\t\\v \u00a0";
+    if (most_repetitions(regex) > kOftenRepeated) return std::nullopt;
+    std::string rewritten;
+    bool in_class = false;
+    for (std::size_t at = 0; at < regex.size(); ++at) {
+      const char c = regex[at], next = at + 1 < regex.size() ? regex[at + 1] : 0;
+      if (c != '\\') {
+        in_class = c == '[' || (in_class && c != ']');
+        rewritten += c;
+        continue;
+      }
+      ++at;
+      if (in_class && next == 'S') return std::nullopt;
+      if (next != 's' && next != 'S') rewritten.append({c, next});
+      else if (in_class) rewritten += spaces;
+      else rewritten.append(next == 's' ? "[" : "[^").append(spaces) += ']';
+    }
+    return rewritten;
+  }
+
   xgrammar::CompiledGrammar compiled(const AnswerForm& form) {
     xgrammar::GrammarCompiler& with = the_compiler();
     switch (form.kind) {
       case AnswerForm::Kind::json:
         return with.CompileJSONSchema(R"({"type": "object"})", !form.compact, {}, {}, /*strict_mode=*/false);
       case AnswerForm::Kind::schema: return with.CompileJSONSchema(form.text, !form.compact);
-      case AnswerForm::Kind::regex: return with.CompileRegex(form.text);
+      case AnswerForm::Kind::regex: {
+        const std::string regex = with_escaped_line_ends(form.text);
+        const auto grammar = xgrammar::Grammar::FromRegex(regex);  // throws for what neither way knows
+        const std::optional<std::string> automaton = for_automaton(regex);
+        return automaton ? with.CompileGrammar("root ::= Regex(" + policy::to_line(nlohmann::json(*automaton)) + ")")
+                         : with.CompileGrammar(grammar);
+      }
       case AnswerForm::Kind::ebnf: return with.CompileGrammar(form.text);
       case AnswerForm::Kind::lark: return with.CompileLark(form.text);
     }
@@ -216,7 +267,7 @@ struct FormCompiler::State {
     if (form.kind != AnswerForm::Kind::schema) return;
     for (const std::string& pattern : schema_patterns(nlohmann::ordered_json::parse(form.text))) {
       const auto schema = nlohmann::json({{"type", "string"}, {"pattern", pattern}});
-      if (repeats_too_often(pattern) ||
+      if (most_repetitions(pattern, /*of_escaped=*/true) > kOftenRepeated ||
           xgrammar::Grammar::FromJSONSchema(policy::to_line(schema)).ToString().find("json_string=true") ==
               std::string::npos)
         throw FormError(
@@ -235,7 +286,8 @@ struct FormCompiler::State {
     if (!warned.empty()) throw FormError(warned.substr(0, warned.size() - 2));
     const Matcher first(grammar, /*ignores_ends=*/true);
     if (first.complete()) throw FormError("allows no answer but an empty one");
-    if (first.forbidden().size() == 1 && first.forbidden().front().count == vocab)
+    const std::span<const std::uint32_t> allowed = first.allowed();
+    if (std::all_of(allowed.begin(), allowed.end(), [](std::uint32_t word) { return word == 0; }))
       throw FormError("allows no answer that tokens of this model can begin");
   }
 

@@ -7,14 +7,10 @@
 #include <vector>
 
 #include "runtime/grammar/form.h"
+#include "runtime/grammar/mask_threads.h"
 #include "runtime/text/tokenizer.h"
 
 namespace weft::runtime {
-
-/// Tokens whose ids follow each other.
-struct TokenRange {
-  std::int32_t first = 0, count = 0;
-};
 
 /// A compiled form. Copies share it; any thread may use it.
 class CompiledForm {
@@ -42,8 +38,11 @@ class Matcher {
   bool accept(std::int32_t token);
   /// Begins the answer again.
   void restart();
-  /// All tokens that may not come next, ascending, apart. Valid until the next call of accept() or restart().
-  std::span<const TokenRange> forbidden() const;
+  /// Lets one of the threads find what allowed() returns. They may end before the matcher.
+  void look_ahead(MaskThreads& threads);
+  /// A bit for each token, the lowest first: whether it may come next. Valid until the next call of accept() or
+  /// restart().
+  std::span<const std::uint32_t> allowed() const;
   /// Whether the answer has its form and no token may follow but the end of the sequence.
   bool complete() const;
 

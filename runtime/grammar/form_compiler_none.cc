@@ -17,7 +17,8 @@ Matcher& Matcher::operator=(Matcher other) noexcept {
 Matcher::~Matcher() = default;
 bool Matcher::accept(std::int32_t) { return false; }
 void Matcher::restart() {}
-std::span<const TokenRange> Matcher::forbidden() const { return {}; }
+void Matcher::look_ahead(MaskThreads&) {}
+std::span<const std::uint32_t> Matcher::allowed() const { return {}; }
 bool Matcher::complete() const { return false; }
 
 FormCompiler::FormCompiler(const Tokenizer&, std::int32_t, std::span<const std::int32_t>) {}

@@ -17,7 +17,6 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kMostValues = 20'000;
 constexpr int kDeepest = 64;
-constexpr std::int64_t kOften = 128;     // from here on the compiler repeats a rule
 constexpr std::size_t kMostDigits = 16;  // of a repetition's bounds
 
 // Keywords that answers would not be held to.
@@ -238,18 +237,19 @@ void collect_patterns(const ordered_json& at, std::vector<std::string>& patterns
 
 }  // namespace
 
-bool repeats_too_often(std::string_view pattern) {
+std::int64_t most_repetitions(std::string_view pattern, bool of_escaped) {
+  std::int64_t most = 0;
   for (std::size_t at = pattern.find('{'); at != std::string_view::npos; at = pattern.find('{', at + 1)) {
     const std::string_view bounds = pattern.substr(at + 1, pattern.find('}', at) - at - 1);
     if (bounds.find_first_not_of("0123456789,") != std::string_view::npos) continue;
-    std::int64_t number = 0, most = 0;
+    if (of_escaped && ends_plainly(pattern.substr(0, at))) continue;
+    std::int64_t number = 0;
     for (const char c : bounds.substr(0, kMostDigits)) {
       number = c == ',' ? 0 : number * 10 + (c - '0');
       most = std::max(most, number);
     }
-    if (most > kOften && !ends_plainly(pattern.substr(0, at))) return true;
   }
-  return false;
+  return most;
 }
 
 std::vector<std::string> schema_patterns(const ordered_json& schema) {

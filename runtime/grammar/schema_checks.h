@@ -1,6 +1,7 @@
 // runtime/grammar/schema_checks.h: the JSON Schemas that are refused before they are compiled.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -15,8 +16,10 @@ void check_schema(const nlohmann::ordered_json& schema);
 /// The regular expressions in a schema that was checked, of strings and of names.
 std::vector<std::string> schema_patterns(const nlohmann::ordered_json& schema);
 
-/// Whether a pattern repeats something over 128 times that JSON may have to escape, such as `.{1,200}`: the compiler
-/// forgets there that the pattern is one of a string in JSON.
-bool repeats_too_often(std::string_view pattern);
+/// A repetition of more than this becomes a rule of the grammar, also within an automaton.
+constexpr std::int64_t kOftenRepeated = 128;
+/// The largest bound of a repetition {m,n} in a pattern. `of_escaped`: only of what JSON may have to escape, such as
+/// `.{1,200}`. There the compiler forgets, beyond kOftenRepeated, that the pattern is one of a string in JSON.
+std::int64_t most_repetitions(std::string_view pattern, bool of_escaped = false);
 
 }  // namespace weft::runtime

@@ -32,7 +32,7 @@ constexpr std::uint64_t kTokenBytes = 64;     // per token of an answer: id, tex
 constexpr std::uint64_t kLikelyBytes = 16;    // per likely token with its log-probability
 constexpr std::uint64_t kLikelyText = 96;     // the same in a result line
 constexpr std::uint64_t kChangeBytes = 32;    // per token whose logit a penalty changes
-constexpr std::uint64_t kFormBytes = 16;      // per token of the vocabulary: what a form forbids, as changes of logits
+constexpr std::uint64_t kMasks = 2;  // of the vocabulary, a bit for each token: what a form allows, and its copy
 constexpr std::uint64_t kMatcherBytes = 256;  // per token of an answer that has a form
 
 /// The bytes that the largest request needs in addition to buffers.
@@ -47,7 +47,7 @@ struct OwnMemory {
     const std::uint64_t tokens = std::uint64_t{entry.prompt_tokens} + entry.max_tokens;
     const std::uint64_t held = entry.holds_line ? 2 * entry.bytes + tokens * kChangeBytes : 0;
     const std::uint64_t form =
-        entry.has_form ? static_cast<std::uint64_t>(vocab) * kFormBytes + entry.max_tokens * kMatcherBytes : 0;
+        entry.has_form ? static_cast<std::uint64_t>(vocab) * kMasks / 8 + entry.max_tokens * kMatcherBytes : 0;
     place = std::max(place, form + 2 * (answer + held + entry.prompt_tokens * sizeof(std::int32_t)));
     collected = std::max(collected, entry.n * (2 * answer + line));
   }

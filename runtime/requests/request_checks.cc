@@ -147,15 +147,14 @@ void check_choices(const Request& request, const RequestRules& rules, const std:
   enders.insert(rules.model.eos.begin(), rules.model.eos.end());
   if (request.min_tokens > 0 && static_cast<int>(enders.size()) >= rules.model.vocab)
     refuse("stop_token_ids", "has the whole vocabulary, 'min_tokens' leaves nothing to choose");
-  if (request.rules.forbidden.empty()) return;
+  if (request.rules.allowed.empty()) return;
   // Tokens that end an answer, and bad words of one token, may not be the only ones that are allowed.
   std::set<std::int32_t> never;
   if (request.min_tokens > 0) never = enders;
   for (const auto& word : request.rules.bad_words)
     if (word.size() == 1) never.insert(word.front());
-  std::int64_t left = rules.model.vocab;
-  for (const TokenRange& range : request.rules.forbidden) left -= range.count;
-  for (const std::int32_t token : never) left -= request.rules.forbids(token) ? 0 : 1;
+  std::int64_t left = std::ssize(request.rules.allowed);
+  for (const std::int32_t token : never) left -= request.rules.allows(token) ? 1 : 0;
   if (left <= 0) refuse("allowed_token_ids", "has only tokens that 'bad_words' or 'min_tokens' forbid");
 }
 

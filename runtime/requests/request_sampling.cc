@@ -68,22 +68,6 @@ std::vector<std::vector<std::int32_t>> bad_words(Fields& fields, const RequestRu
   return all;
 }
 
-/// The ranges of the vocabulary that are not in `allowed`.
-std::vector<TokenRange> all_but(std::vector<std::int32_t> allowed, std::int32_t vocab) {
-  std::sort(allowed.begin(), allowed.end());
-  std::vector<TokenRange> ranges;
-  std::int32_t next = 0;
-  const auto forbid_to = [&](std::int32_t end) {
-    if (end > next) ranges.push_back({next, end - next});
-  };
-  for (const std::int32_t token : allowed) {
-    forbid_to(token);
-    next = token + 1;
-  }
-  forbid_to(vocab);
-  return ranges;
-}
-
 LogitRules logit_rules(Fields& fields, const RequestRules& rules, const std::string& where) {
   LogitRules read;
   const auto number = [&](const char* key, double low, double high, double otherwise) {
@@ -95,8 +79,11 @@ LogitRules logit_rules(Fields& fields, const RequestRules& rules, const std::str
   read.frequency_penalty = number("frequency_penalty", -2, 2, 0);
   if (fields.has("logit_bias")) read.bias = logit_bias(fields, rules.model.vocab);
   if (fields.has("bad_words")) read.bad_words = bad_words(fields, rules, where);
-  if (fields.has("allowed_token_ids"))
-    read.forbidden = all_but(token_ids(fields, "allowed_token_ids", rules.model.vocab), rules.model.vocab);
+  if (fields.has("allowed_token_ids")) {
+    read.allowed = token_ids(fields, "allowed_token_ids", rules.model.vocab);
+    std::sort(read.allowed.begin(), read.allowed.end());
+    read.allowed.erase(std::unique(read.allowed.begin(), read.allowed.end()), read.allowed.end());
+  }
   return read;
 }
 

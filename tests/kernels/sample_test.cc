@@ -195,11 +195,11 @@ void check_changes(const Place& place, const std::vector<float>& logits, int voc
   const HostSpan<float> logit(place, params.size());
   place.run(Sample{x, params, token.span(), logit.span(), changes});
   std::vector<double> expected(logits.begin(), logits.end());
-  for (const LogitChange& change : changes)
-    for (int i = 0; change.row >= 0 && i < change.tokens; ++i) {
-      double& changes_now = expected[static_cast<std::size_t>(change.row * vocab + change.token + i)];
-      changes_now = changed(changes_now, change);
-    }
+  for (const LogitChange& change : changes) {
+    if (change.row < 0) continue;
+    double& changes_now = expected[static_cast<std::size_t>(change.row * vocab + change.token)];
+    changes_now = changed(changes_now, change);
+  }
   const std::vector<float> got = x.host();
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < got.size(); ++i)
@@ -225,8 +225,8 @@ TEST_CASE("logits change by bias, repetition and penalty before a token is chose
     const auto k = static_cast<float>(id % 5);
     changes.push_back({.row = 0, .token = id, .bias = k - 2, .repetition = 1 + k / 4, .penalty = 0.5f * (k - 1)});
   }
-  changes.push_back({.row = 0, .token = 210, .tokens = 90, .bias = -kInfinity});
-  changes.push_back({.row = 2, .token = 0, .tokens = 7, .bias = -kInfinity});
+  changes.push_back({.row = 0, .token = 210, .bias = -kInfinity});
+  changes.push_back({.row = 2, .token = 0, .bias = -kInfinity});
   changes.push_back({.row = 2, .token = 7, .bias = 100, .repetition = 0.5f, .penalty = -2});
   changes.push_back({.row = 2, .token = 8, .repetition = 1.3f});
   changes.resize(changes.size() + 3);  // changes of nothing
@@ -240,7 +240,7 @@ TEST_CASE("logits change by bias, repetition and penalty before a token is chose
 
 TEST_CASE("more changes than a GPU's ring holds at once", "[kernels][large]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const int vocab = 45'000;  // a change has 24 bytes, and 1 MiB goes at once
+  const int vocab = 55'000;  // a change has 20 bytes, and 1 MiB goes at once
   std::vector<LogitChange> changes;
   for (int row = 0; row < 2; ++row)
     for (int id = row; id < vocab - row; ++id)
@@ -256,15 +256,55 @@ TEST_CASE("changes that are out of order, twice or outside are refused", "[kerne
   const auto refused = [&](const std::vector<LogitChange>& changes, const char* words) {
     CHECK_THROWS_WITH(place.run(Sample{x, params, token.span(), {}, changes}), Catch::Contains(words));
   };
-  refused({{.row = 2}}, "sample: a change of row 2, tokens 0 to 0; logits is [2, 4]");
-  refused({{.row = 0, .token = 4}}, "tokens 4 to 4");
-  refused({{.row = 0, .token = 2, .tokens = 3, .bias = -kInfinity}}, "tokens 2 to 4");
+  refused({{.row = 2}}, "sample: a change of row 2, token 0; logits is [2, 4]");
+  refused({{.row = 0, .token = 4}}, "row 0, token 4");
   refused({{.row = 0, .token = 1}, {.row = 0, .token = 1}}, "row 0, token 1 comes after one of a higher row or token");
   refused({{.row = 1}, {.row = 0}}, "row 0, token 0 comes after");
-  refused({{.row = 0, .tokens = 2, .bias = -kInfinity}, {.row = 0, .token = 1}}, "token 1 comes after");
   refused({{}, {.row = 0}}, "row 0, token 0 comes after");
-  refused({{.row = 0, .repetition = 0}}, "wanted repetition > 0");
-  refused({{.row = 0, .tokens = 2, .bias = 1}}, "bias -inf for several tokens");
+  refused({{.row = 0, .repetition = 0}}, "wanted more than 0");
+}
+
+TEST_CASE("a masked row chooses among its mask's tokens, whatever changes the others", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int vocab = GENERATE(1, 31, 32, 300), rows = 5;
+  CAPTURE(place.name, vocab);
+  const auto words = static_cast<std::size_t>(kernels::mask_words(vocab));
+  const auto logits = normal(rows * vocab, 1, 2);
+  const std::vector<std::int32_t> mask{1, -1, 0, 2, 1};
+  const HostSpan<std::uint32_t> masks(place, 3 * words);
+  for (std::size_t i = 0; i < 2 * words; ++i) masks.span()[i] = i % 3 == 0 ? 0x80010005u : i % 3 == 1 ? 0 : ~0u;
+  masks.span()[words] |= 1;  // the third allows all
+  std::vector<LogitChange> changes;
+  for (int row = 0; row < 3; ++row)
+    for (int id = 0; id < vocab; id += 3) changes.push_back({.row = row, .token = id, .bias = 1.5f});
+  std::vector<float> expected = logits;
+  for (const LogitChange& each : changes)
+    expected[static_cast<std::size_t>(each.row * vocab + each.token)] += each.bias;
+  for (int row = 0; row < rows; ++row)
+    for (int id = 0; id < vocab && mask[static_cast<std::size_t>(row)] >= 0; ++id) {
+      const auto first = static_cast<std::size_t>(mask[static_cast<std::size_t>(row)]) * words;
+      if (!(masks.span()[first + static_cast<std::size_t>(id) / 32] >> id % 32 & 1))
+        expected[static_cast<std::size_t>(row * vocab + id)] = -kInfinity;
+    }
+  Array x(place, logits, rows, vocab);
+  const std::vector<SampleParams> params(rows, {.temperature = 3, .key = 8});
+  const HostSpan<std::int32_t> token(place, rows);
+  const HostSpan<float> logit(place, rows);
+  place.run(Sample{x, params, token.span(), logit.span(), changes, mask, masks.span()});
+  CHECK(x.host() == expected);
+  CHECK(token.copy() == sample(place, expected, vocab, params));
+  for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+    CHECK((token.copy()[r] < 0 ||
+           logit.copy()[r] == logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(token.copy()[r])]));
+
+  const auto refused = [&](const std::vector<std::int32_t>& wrong, std::size_t given, const char* text) {
+    CHECK_THROWS_WITH(place.run(Sample{x, params, token.span(), {}, {}, wrong, masks.span().first(given)}),
+                      Catch::Contains(text));
+  };
+  refused({0, 0}, words, "2 numbers in mask, wanted 5");
+  refused({0, 0, 0, 0, 1}, words, "mask 1 of 1 masks");
+  refused({0, 0, -2, 0, 0}, words, "mask -2 of 1 masks");
+  refused({0, 0, 0, 0, 0}, words - 1, "mask 0 of 0 masks");
 }
 
 TEST_CASE("the likeliest tokens come in order, of equals the lower id, with fp64's log-probabilities", "[kernels]") {

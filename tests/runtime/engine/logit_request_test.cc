@@ -33,14 +33,12 @@ LogitRequest request_of(std::vector<Sequence>& batch) {
   return logit_request_of(batch, rows);
 }
 
-/// "token tokens bias repetition penalty; " of the changes of row 0.
+/// "token bias repetition penalty; " of the changes of row 0.
 std::string changes_of(Sequence sequence) {
   std::vector<Sequence> batch{std::move(sequence)};
   std::ostringstream text;
   for (const LogitChange& each : request_of(batch).changes)
-    if (each.row == 0)
-      text << each.token << ' ' << each.tokens << ' ' << each.bias << ' ' << each.repetition << ' ' << each.penalty
-           << "; ";
+    if (each.row == 0) text << each.token << ' ' << each.bias << ' ' << each.repetition << ' ' << each.penalty << "; ";
   return text.str();
 }
 
@@ -48,31 +46,41 @@ std::string changes_of(Sequence sequence) {
 
 TEST_CASE("penalties are of the tokens of prompt and answer, or of the answer alone", "[runtime]") {
   CHECK(changes_of(sequence_of({9, 4, 9}, {7, 4, 7}, {.repetition_penalty = 1.5f})) ==
-        "4 1 0 1.5 0; 7 1 0 1.5 0; 9 1 0 1.5 0; ");
+        "4 0 1.5 0; 7 0 1.5 0; 9 0 1.5 0; ");
   CHECK(changes_of(sequence_of({9, 4, 9}, {7, 4, 7}, {.presence_penalty = 0.5f, .frequency_penalty = 2})) ==
-        "4 1 0 1 2.5; 7 1 0 1 4.5; ");
+        "4 0 1 2.5; 7 0 1 4.5; ");
   CHECK(changes_of(sequence_of({9}, {}, {.presence_penalty = 0.5f})).empty());
   CHECK(changes_of(sequence_of({9}, {7}, {})).empty());
 }
 
 TEST_CASE("a bad word's last token is forbidden where the answer ends with all others", "[runtime]") {
   const LogitRules rules{.bad_words = {{5}, {1, 2, 3}, {2, 8}}};
-  CHECK(changes_of(sequence_of({1, 2}, {}, rules)) == "5 1 -inf 1 0; ");  // the prompt does not count
-  CHECK(changes_of(sequence_of({9}, {1, 2}, rules)) == "3 1 -inf 1 0; 5 1 -inf 1 0; 8 1 -inf 1 0; ");
-  CHECK(changes_of(sequence_of({9}, {2}, rules)) == "5 1 -inf 1 0; 8 1 -inf 1 0; ");
+  CHECK(changes_of(sequence_of({1, 2}, {}, rules)) == "5 -inf 1 0; ");  // the prompt does not count
+  CHECK(changes_of(sequence_of({9}, {1, 2}, rules)) == "3 -inf 1 0; 5 -inf 1 0; 8 -inf 1 0; ");
+  CHECK(changes_of(sequence_of({9}, {2}, rules)) == "5 -inf 1 0; 8 -inf 1 0; ");
 }
 
 TEST_CASE("what several rules say of a token is one change", "[runtime]") {
-  Sequence sequence = sequence_of({4}, {7, 7},
-                                  {.repetition_penalty = 2,
-                                   .frequency_penalty = 1,
-                                   .bias = {{3, 1}, {7, -5}, {8, 2}},
-                                   .bad_words = {{8}},
-                                   .forbidden = {{0, 4}, {10, 90}}});
-  CHECK(changes_of(sequence) == "0 4 -inf 1 0; 4 1 0 2 0; 7 1 -5 2 2; 8 1 -inf 1 0; 10 90 -inf 1 0; ");
-  sequence.rules.forbidden.clear();
+  Sequence sequence = sequence_of(
+      {4}, {7, 7},
+      {.repetition_penalty = 2, .frequency_penalty = 1, .bias = {{3, 1}, {7, -5}, {8, 2}}, .bad_words = {{8}}});
+  CHECK(changes_of(sequence) == "3 1 1 0; 4 0 2 0; 7 -5 2 2; 8 -inf 1 0; ");
   sequence.min_tokens = 3, sequence.suppressed_until_min = {11, 2, 11};
-  CHECK(changes_of(sequence) == "2 1 -inf 1 0; 3 1 1 1 0; 4 1 0 2 0; 7 1 -5 2 2; 8 1 -inf 1 0; 11 1 -inf 1 0; ");
+  CHECK(changes_of(sequence) == "2 -inf 1 0; 3 1 1 0; 4 0 2 0; 7 -5 2 2; 8 -inf 1 0; 11 -inf 1 0; ");
+}
+
+TEST_CASE("rows that may have certain tokens alone have masks", "[runtime]") {
+  std::vector<Sequence> batch{sequence_of({4}, {}, {}), sequence_of({4}, {}, {.allowed = {0, 31, 32, 99}}),
+                              sequence_of({4}, {}, {.allowed = {5}}), sequence_of({4}, {}, {.allowed = {6}})};
+  batch[2].forced = {9};
+  const LogitRequest request = request_of(batch);
+  CHECK(request.mask == std::vector<std::int32_t>{-1, 0, -1, 1});
+  CHECK(request.masks == 2);
+  std::vector<std::uint32_t> mask(4, 7);
+  write_mask(batch[1], mask);
+  CHECK(mask == std::vector<std::uint32_t>{0x80000001, 1, 0, 8});
+  batch.resize(1);
+  CHECK(request_of(batch).mask.empty());
 }
 
 TEST_CASE("counts follow a sequence while it grows, and after a resume", "[runtime]") {
