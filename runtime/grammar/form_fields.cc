@@ -8,6 +8,7 @@
 
 #include "policy/base/json.h"
 #include "runtime/grammar/schema_checks.h"
+#include "runtime/grammar/schema_rewrites.h"
 
 namespace weft::runtime {
 namespace {
@@ -28,9 +29,10 @@ bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   throw FormError("must be " + wanted + ", got " + policy::describe(nlohmann::json(found)));
 }
 
-AnswerForm schema_form(const ordered_json& value) {
+AnswerForm schema_form(ordered_json value) {
   if (!value.is_string()) {
     check_schema(value);
+    rewrite_schema(value);
     return {AnswerForm::Kind::schema, policy::to_line(value)};
   }
   const auto& text = value.get_ref<const std::string&>();  // vLLM takes a schema as text too
@@ -41,8 +43,9 @@ AnswerForm schema_form(const ordered_json& value) {
   } catch (const UsageError& error) {
     throw FormError("is no JSON: " + std::string(error.what()).substr(where.size() + 2));
   }
-  check_schema(ordered_json::parse(text));
-  return {AnswerForm::Kind::schema, text};
+  ordered_json schema = ordered_json::parse(text);
+  check_schema(schema);
+  return {AnswerForm::Kind::schema, rewrite_schema(schema) ? policy::to_line(schema) : text};
 }
 
 AnswerForm choice_form(const ordered_json& value) {

@@ -252,6 +252,8 @@ std::int64_t most_repetitions(std::string_view pattern, bool of_escaped) {
   return most;
 }
 
+bool is_size_keyword(std::string_view key) { return is_in(kSizes, key); }
+
 std::vector<std::string> schema_patterns(const ordered_json& schema) {
   std::vector<std::string> patterns;
   collect_patterns(schema, patterns);

@@ -13,6 +13,9 @@ namespace weft::runtime {
 /// compiler would ignore, so that answers need not have the form: "has 'not' at /properties/a, ...".
 void check_schema(const nlohmann::ordered_json& schema);
 
+/// Whether it is minLength, maxItems or another of the six.
+bool is_size_keyword(std::string_view key);
+
 /// The regular expressions in a schema that was checked, of strings and of names.
 std::vector<std::string> schema_patterns(const nlohmann::ordered_json& schema);
 
