@@ -109,7 +109,7 @@ TEST_CASE("rows go to the experts that the definition names, with its weights", 
   }
 }
 
-TEST_CASE("of equal experts the lower is chosen; NaN is the lowest; none is chosen twice", "[kernels][experts]") {
+TEST_CASE("of equal experts the lower is chosen, NaN is the lowest, and none is chosen twice", "[kernels][experts]") {
   const Place& place = *GENERATE(from_range(every_place()));
   CAPTURE(place.name);
   const Route two{.chosen = 2};

@@ -175,7 +175,7 @@ TEST_CASE("h2o_cases: (d') sinks and a window without scores", "[kernels][h2o]")
 }
 
 TEST_CASE(
-    "h2o_cases: (e) a step evicts at most one, never a recent token or a sink; (h) whatever increasing function is "
+    "h2o_cases: (e) a step evicts at most one, never a recent token or a sink, (h) whatever increasing function is "
     "summed",
     "[kernels][h2o]") {
   const Place& place = *GENERATE(from_range(every_place()));

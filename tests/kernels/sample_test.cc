@@ -52,7 +52,7 @@ TEST_CASE("greedy takes the lowest id among the largest finite logits", "[kernel
                {{}, {}, {}}) == std::vector<std::int32_t>{1, 2, 2});
 }
 
-TEST_CASE("a row without a finite logit has no token; wrong parameters are refused", "[kernels]") {
+TEST_CASE("a row without a finite logit has no token, and wrong parameters are refused", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   CHECK(sample(place, {1, 2, kNaN, -kInfinity}, 2, {{}, {}}) == std::vector<std::int32_t>{1, -1});
   CHECK_THROWS_WITH(sample(place, {1, 2}, 2, {{.temperature = -1}}), Catch::Contains("wanted temperature >= 0"));

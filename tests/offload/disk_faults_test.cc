@@ -121,7 +121,7 @@ TEST_CASE(
   REQUIRE_THAT(bench.store.engine_line(), Contains("page cache for " + bench.model_name()));
 }
 
-TEST_CASE("an unreadable place is tried three times, then named; nothing is left in flight", "[offload]") {
+TEST_CASE("an unreadable place is tried three times, then named, and nothing is left in flight", "[offload]") {
   Bench bench(every_engine());
   const int failures = GENERATE(2, 3);
   CAPTURE(failures);

@@ -39,7 +39,7 @@ TEST_CASE("absent keys take the values of the config class of each family", "[po
   CHECK((neox.activation == "gelu" && neox.norm_epsilon == 1e-5f && neox.bos == 0));
 }
 
-TEST_CASE("Qwen3 norms heads of a size of their own; SmolLM3 has layers without rotary embedding", "[policy]") {
+TEST_CASE("Qwen3 norms heads of a size of their own, and SmolLM3 has layers without rotary embedding", "[policy]") {
   const ModelSpec qwen3 = from(R"({"model_type":"qwen3","hidden_size":1000,"num_attention_heads":64})");
   CHECK((qwen3.head_dim == 128 && qwen3.head_norm && !qwen3.qkv_bias && !qwen3.output_bias && !qwen3.tied_head));
   CHECK((qwen3.kv_heads == 32 && qwen3.ffn == 22016 && qwen3.vocab == 151936 && qwen3.eos.empty()));

@@ -123,7 +123,7 @@ TEST_CASE("predict: KV at home on the host, attended there or brought over", "[p
   CHECK(host.decode.seconds < link.decode.seconds);
 }
 
-TEST_CASE("predict: H2O's budget bounds what attention reads; full contexts grow", "[predict]") {
+TEST_CASE("predict: H2O's budget bounds what attention reads, and full contexts grow", "[predict]") {
   const ModelSpec model = test::decoder(24, 2048, 32, 50272);
   const auto machine = test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB});
   const auto core = [&](const char* text) {

@@ -36,7 +36,7 @@ std::vector<Line> split_lines(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("lines end in \\n, with or without \\r, the last with neither", "[runtime]") {
+TEST_CASE("lines end in LF, with or without CR, the last with neither", "[runtime]") {
   const TemporaryFolder folder;
   write_text(folder / "f", "a\r\n\n\r\nb\rc\nlast\r");
   CHECK(split_lines(folder / "f") ==

@@ -252,7 +252,7 @@ struct FullDisk {
 
 }  // namespace
 
-TEST_CASE("a full disk is waited for; a line that came half is cut first", "[runtime]") {
+TEST_CASE("a full disk is waited for, and a line that came half is cut first", "[runtime]") {
   for (std::size_t room = 0; room < 2 * kAnswers[0].size(); room += 7) {
     const Job job;
     FullDisk disk{room, 3};

@@ -172,7 +172,7 @@ TEST_CASE("a snapshot whose beginning is damaged is still known as one", "[runti
   CHECK_THROWS_AS(Snapshot::require_own(path), UsageError);
 }
 
-TEST_CASE("a snapshot that is not committed leaves the one before; other files are no snapshots", "[runtime]") {
+TEST_CASE("a snapshot that is not committed leaves the one before, and other files are no snapshots", "[runtime]") {
   const TemporaryFolder folder;
   const auto path = folder / "out.inflight", other = folder / "other", link = folder / "link";
   write(path);
