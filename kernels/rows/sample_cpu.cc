@@ -80,7 +80,8 @@ class Chunk {
       count_ += softmax.has(id) ? 1 : 0;
     }
   }
-  std::span<const std::int32_t> ids() const { return {ids_.data(), count_}; }
+  std::span<const std::int32_t> ids() const& { return {ids_.data(), count_}; }
+  std::span<const std::int32_t> ids() const&& = delete;
 
  private:
   std::size_t count_ = 0;
@@ -138,8 +139,8 @@ std::int32_t pick_from_all(const Softmax& softmax, std::int64_t vocab, double un
   std::vector<double> before{0};  // the weight of all ids before each chunk, and of all
   for (std::int64_t first = 0; first < vocab; first += kChunk) {
     double sum = before.back();
-    for (const std::int32_t id : Chunk(softmax, first, std::min(vocab, first + kChunk)).ids())
-      sum += softmax.weight(id);
+    const Chunk chunk(softmax, first, std::min(vocab, first + kChunk));
+    for (const std::int32_t id : chunk.ids()) sum += softmax.weight(id);
     before.push_back(sum);
   }
   const double target = uniform * before.back();

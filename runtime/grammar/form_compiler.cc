@@ -4,6 +4,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <charconv>
 #include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "runtime/base/quote.h"
 #include "runtime/grammar/schema_checks.h"
 #include "runtime/grammar/trial.h"
+#include "runtime/template/text.h"
 
 namespace weft::runtime {
 namespace {
@@ -197,17 +199,28 @@ struct FormCompiler::State {
     return compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
   }
 
-  /// A line's end in a class of characters would be refused as it is.
-  static std::string with_escaped_line_ends(const std::string& regex) {
-    std::string escaped;
+  /// The same regex where xgrammar would read it wrongly: a line's end is escaped, and \u00e9 is the letter itself.
+  static std::string in_its_letters(const std::string& regex) {
+    std::string written;
     bool begun = false;  // by a backslash
-    for (const char c : regex) {
+    for (std::size_t at = 0; at < regex.size(); ++at) {
+      const char c = regex[at];
       const bool ends_line = c == '\n' || c == '\r';
-      if (ends_line && !begun) escaped += '\\';
-      escaped += !ends_line ? c : c == '\n' ? 'n' : 'r';
+      if (ends_line && !begun) written += '\\';
+      std::uint32_t code = 0;
+      const char* const digits = regex.data() + at + 1;
+      if (begun && c == 'u' && at + 4 < regex.size() &&
+          std::from_chars(digits, digits + 4, code, 16).ptr == digits + 4 && code >= 0x80 &&
+          (code < 0xD800 || code > 0xDFFF)) {
+        written.pop_back();
+        jinja::append_utf8(written, code);
+        at += 4;
+      } else {
+        written += !ends_line ? c : c == '\n' ? 'n' : 'r';
+      }
       begun = c == '\\' && !begun;
     }
-    return escaped;
+    return written;
   }
 
   /// The same regex for one automaton, whose masks are found a hundred times faster than those of a grammar with a rule
@@ -241,7 +254,7 @@ struct FormCompiler::State {
         return with.CompileJSONSchema(R"({"type": "object"})", !form.compact, {}, {}, /*strict_mode=*/false);
       case AnswerForm::Kind::schema: return with.CompileJSONSchema(form.text, !form.compact);
       case AnswerForm::Kind::regex: {
-        const std::string regex = with_escaped_line_ends(form.text);
+        const std::string regex = in_its_letters(form.text);
         const auto grammar = xgrammar::Grammar::FromRegex(regex);  // throws for what neither way knows
         const std::optional<std::string> automaton = for_automaton(regex);
         return automaton ? with.CompileGrammar("root ::= Regex(" + policy::to_line(nlohmann::json(*automaton)) + ")")

@@ -96,7 +96,8 @@ class Forms(Case):
         }
         # by an automaton, by rules for many repetitions, and with ends of lines as they are
         for regex in (r"([a-z]{2,5} ){1,3}!", r"\s?\S{2,4}\.\s", r"[\w\s]{1,4}\?|\\s[\Sa]!", "[a-z ]{129,140}",
-                      "[^a-z\n\r]{1,5};\\\n|\\\\\nx", r"\[(-?\d+(, )?)*\]", "[\u00e8-\u00ea]+\u2026?z"):
+                      "[^a-z\n\r]{1,5};\\\n|\\\\\nx", r"\[(-?\d+(, )?)*\]", "[\u00e8-\u00ea]+\u2026?z",
+                      r"[\u00e9\d]{2}\\u00e9"):
             forms[f"regex-{regex!r}".replace(" ", "_")] = ({"guided_regex": regex}, re.compile(regex).fullmatch)
         requests = [{"id": f"{name} {seed}", **sampled, "seed": seed, **form}
                     for name, (form, _) in forms.items() for seed in range(4)]
