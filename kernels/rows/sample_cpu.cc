@@ -69,8 +69,8 @@ struct Softmax {
   }
 };
 
-/// The ids from `first` to `end` - 1 that may have weight, at most kChunk. A mask leaves ids that no processor
-/// foresees, so this has no branch.
+/// The ids from `first` to `end` - 1 that may have weight, at most kChunk. Which ids a mask leaves, no branch predictor
+/// foresees, so there is no branch.
 constexpr std::int64_t kChunk = 1024;
 class Chunk {
  public:
@@ -133,8 +133,7 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
   return pick(softmax, kept, 0, uniform * mass);
 }
 
-/// Picks from all, in order of ids. What a chunk's weights are, is found once to add them up, and again in the chunk
-/// that is chosen.
+/// Picks from all, in order of ids. The weights of each chunk are added up once, and those of the chosen one again.
 std::int32_t pick_from_all(const Softmax& softmax, std::int64_t vocab, double uniform) {
   std::vector<double> before{0};  // the weight of all ids before each chunk, and of all
   for (std::int64_t first = 0; first < vocab; first += kChunk) {

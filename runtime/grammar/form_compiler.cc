@@ -4,7 +4,6 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <charconv>
 #include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -17,9 +16,9 @@
 #include "policy/base/json.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/quote.h"
+#include "runtime/grammar/regex_rewrites.h"
 #include "runtime/grammar/schema_checks.h"
 #include "runtime/grammar/trial.h"
-#include "runtime/template/text.h"
 
 namespace weft::runtime {
 namespace {
@@ -32,6 +31,10 @@ constexpr int kDeepestRecursion = 1000;  // in xgrammar
 
 std::uint64_t key_of(const AnswerForm& form) {
   return mix(hash(form.text) ^ mix(static_cast<std::uint64_t>(form.kind) * 2 + (form.compact ? 1 : 0)));
+}
+
+bool allows_none(std::span<const std::uint32_t> mask) {
+  return std::all_of(mask.begin(), mask.end(), [](std::uint32_t word) { return word == 0; });
 }
 
 }  // namespace
@@ -92,7 +95,7 @@ struct Matcher::State {
     matcher.FillNextTokenBitmask(&mask);
     for (const std::int32_t token : parts.barred) set(token, false);
     for (const std::int32_t end : parts.ends) set(end, false);
-    complete = may_end && allows_none();
+    complete = may_end && allows_none(words);
     if (may_end && !ignores_ends)
       for (const std::int32_t end : parts.ends) set(end, true);
     known = true;
@@ -108,10 +111,6 @@ struct Matcher::State {
   void forget() {
     if (const auto work = std::exchange(ahead, nullptr)) work->drop();
     known = false;
-  }
-
-  bool allows_none() const {
-    return std::all_of(words.begin(), words.end(), [](std::uint32_t word) { return word == 0; });
   }
 
   void set(std::int32_t token, bool allowed) {
@@ -199,54 +198,6 @@ struct FormCompiler::State {
     return compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
   }
 
-  /// The same regex where xgrammar would read it wrongly: a line's end is escaped, and \u00e9 is the letter itself.
-  static std::string in_its_letters(const std::string& regex) {
-    std::string written;
-    bool begun = false;  // by a backslash
-    for (std::size_t at = 0; at < regex.size(); ++at) {
-      const char c = regex[at];
-      const bool ends_line = c == '\n' || c == '\r';
-      if (ends_line && !begun) written += '\\';
-      std::uint32_t code = 0;
-      const char* const digits = regex.data() + at + 1;
-      if (begun && c == 'u' && at + 4 < regex.size() &&
-          std::from_chars(digits, digits + 4, code, 16).ptr == digits + 4 && code >= 0x80 &&
-          (code < 0xD800 || code > 0xDFFF)) {
-        written.pop_back();
-        jinja::append_utf8(written, code);
-        at += 4;
-      } else {
-        written += !ends_line ? c : c == '\n' ? 'n' : 'r';
-      }
-      begun = c == '\\' && !begun;
-    }
-    return written;
-  }
-
-  /// The same regex for one automaton, whose masks are found a hundred times faster than those of a grammar with a rule
-  /// for each group and number of repetitions; nullopt if it has none: long repetitions remain rules. An automaton's
-  /// own \s lacks U+00A0.
-  static std::optional<std::string> for_automaton(const std::string& regex) {
-    constexpr std::string_view spaces = "\\f\\n\\r\\t\\v \u00a0";
-    if (most_repetitions(regex) > kOftenRepeated) return std::nullopt;
-    std::string rewritten;
-    bool in_class = false;
-    for (std::size_t at = 0; at < regex.size(); ++at) {
-      const char c = regex[at], next = at + 1 < regex.size() ? regex[at + 1] : 0;
-      if (c != '\\') {
-        in_class = c == '[' || (in_class && c != ']');
-        rewritten += c;
-        continue;
-      }
-      ++at;
-      if (in_class && next == 'S') return std::nullopt;
-      if (next != 's' && next != 'S') rewritten.append({c, next});
-      else if (in_class) rewritten += spaces;
-      else rewritten.append(next == 's' ? "[" : "[^").append(spaces) += ']';
-    }
-    return rewritten;
-  }
-
   xgrammar::CompiledGrammar compiled(const AnswerForm& form) {
     xgrammar::GrammarCompiler& with = the_compiler();
     switch (form.kind) {
@@ -299,9 +250,7 @@ struct FormCompiler::State {
     if (!warned.empty()) throw FormError(warned.substr(0, warned.size() - 2));
     const Matcher first(grammar, /*ignores_ends=*/true);
     if (first.complete()) throw FormError("allows no answer but an empty one");
-    const std::span<const std::uint32_t> allowed = first.allowed();
-    if (std::all_of(allowed.begin(), allowed.end(), [](std::uint32_t word) { return word == 0; }))
-      throw FormError("allows no answer that tokens of this model can begin");
+    if (allows_none(first.allowed())) throw FormError("allows no answer that tokens of this model can begin");
   }
 
   void keep(const AnswerForm& form, const CompiledForm& grammar) {

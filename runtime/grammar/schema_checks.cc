@@ -17,7 +17,6 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kMostValues = 20'000;
 constexpr int kDeepest = 64;
-constexpr std::size_t kMostDigits = 16;  // of a repetition's bounds
 
 // Keywords that answers would not be held to.
 constexpr std::string_view kIgnored[]{"not",
@@ -200,29 +199,6 @@ class Walk {
   std::size_t values_ = 0;
 };
 
-/// Whether all that matches this class, `[...]` without its brackets, stands for itself in JSON.
-bool is_plain_class(std::string text) {
-  if (text.ends_with('-')) text.pop_back();  // no range
-  for (const std::string_view range : {"a-z", "A-Z", "0-9", "\\d", "\\w"})
-    for (std::size_t at = text.find(range); at != std::string::npos; at = text.find(range))
-      text.erase(at, range.size());
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _.,:;/+*()'!?@#%&=";
-  return text.find_first_not_of(kPlain) == std::string::npos;
-}
-
-/// Whether the last thing that `before` matches, which is to be repeated, stands for itself in JSON.
-bool ends_plainly(std::string_view before) {
-  if (before.ends_with("\\d") || before.ends_with("\\w")) return true;
-  if (before.ends_with(']')) {
-    const std::size_t begin = before.rfind('[');
-    return begin != std::string_view::npos &&
-           is_plain_class(std::string(before.substr(begin + 1, before.size() - begin - 2)));
-  }
-  const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
-  return before.size() > 1 && is_letter(before.back()) && before[before.size() - 2] != '\\';
-}
-
 void collect_patterns(const ordered_json& at, std::vector<std::string>& patterns) {
   if (at.is_array())
     for (const ordered_json& each : at) collect_patterns(each, patterns);
@@ -236,21 +212,6 @@ void collect_patterns(const ordered_json& at, std::vector<std::string>& patterns
 }
 
 }  // namespace
-
-std::int64_t most_repetitions(std::string_view pattern, bool of_escaped) {
-  std::int64_t most = 0;
-  for (std::size_t at = pattern.find('{'); at != std::string_view::npos; at = pattern.find('{', at + 1)) {
-    const std::string_view bounds = pattern.substr(at + 1, pattern.find('}', at) - at - 1);
-    if (bounds.find_first_not_of("0123456789,") != std::string_view::npos) continue;
-    if (of_escaped && ends_plainly(pattern.substr(0, at))) continue;
-    std::int64_t number = 0;
-    for (const char c : bounds.substr(0, kMostDigits)) {
-      number = c == ',' ? 0 : number * 10 + (c - '0');
-      most = std::max(most, number);
-    }
-  }
-  return most;
-}
 
 bool is_size_keyword(std::string_view key) { return is_in(kSizes, key); }
 

@@ -1,7 +1,6 @@
 // runtime/grammar/schema_checks.h: the JSON Schemas that are refused before they are compiled.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -18,11 +17,5 @@ bool is_size_keyword(std::string_view key);
 
 /// The regular expressions in a schema that was checked, of strings and of names.
 std::vector<std::string> schema_patterns(const nlohmann::ordered_json& schema);
-
-/// A repetition of more than this becomes a rule of the grammar, also within an automaton.
-constexpr std::int64_t kOftenRepeated = 128;
-/// The largest bound of a repetition {m,n} in a pattern. `of_escaped`: only of what JSON may have to escape, such as
-/// `.{1,200}`. There the compiler forgets, beyond kOftenRepeated, that the pattern is one of a string in JSON.
-std::int64_t most_repetitions(std::string_view pattern, bool of_escaped = false);
 
 }  // namespace weft::runtime

@@ -91,8 +91,9 @@ std::vector<Prompt> random_prompts(std::size_t count, int vocab, int prefix, Dic
     rules.presence_penalty = 0.5f, rules.frequency_penalty = -0.25f;
     for (int id = dice.pick(0, 9); id < vocab; id += dice.pick(5, 50)) rules.bias.push_back({id, 1.5f});
     rules.bad_words = {ids(1), ids(2)};
-    for (int id = 0; i % 4 == 0 && id < vocab - 9; ++id)
-      if (id < 1 || id > 3) rules.allowed.push_back(id);
+    if (i % 4 != 0) continue;
+    rules.allowed = {0};
+    for (int id = 4; id < vocab - 9; ++id) rules.allowed.push_back(id);
   }
   return prompts;
 }
