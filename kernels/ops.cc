@@ -96,6 +96,9 @@ void check(const Scale& op) {
   if (!std::isfinite(op.factor) || !std::isfinite(op.cap) || op.cap < 0)
     c.refuse("factor is " + std::to_string(op.factor) + " and cap " + std::to_string(op.cap) +
              ", wanted finite numbers, the cap not negative");
+  if (!op.by) return;
+  c.of_float_type("by", op.by);
+  if (op.by.rows != 1 || op.by.cols != 1) c.refuse("by is " + shape(op.by) + ", wanted one number");
 }
 
 void check(const Multiply& op) {

@@ -36,9 +36,11 @@ struct Add {
 };
 
 /// x *= factor; then, with a cap, x = cap * tanh(x / cap).   x [rows, cols] f32
+///   by [1, 1] of any float type, or empty: a further factor, which memory of the device holds
 struct Scale {
   View x;
   float factor = 1, cap = 0;
+  ConstView by = {};
 };
 
 /// x *= y.   x, y [rows, cols] activations of one type

@@ -62,11 +62,14 @@ void CpuOps::run(const Add& op, Stream&) const {
 
 void CpuOps::run(const Scale& op, Stream&) const {
   check(op);
+  float factor = 1;
+  if (op.by) vectors_.convert(op.by.data, op.by.dtype, &factor, DType::f32, 1, false);
+  factor *= op.factor;
   ThreadPool::Turn turn(pool_);
   for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
     for (std::int64_t r = first; r < first + rows; ++r) {
       float* const x = row_of(op.x, r);
-      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= op.factor;
+      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= factor;
       if (op.cap > 0)
         for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] = op.cap * std::tanh(x[c] / op.cap);
     }

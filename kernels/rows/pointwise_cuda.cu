@@ -115,8 +115,9 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, N
   });
 }
 
-__global__ void scale(float* x, std::int64_t x_stride, std::int64_t cols, float factor, float cap) {
+__global__ void scale(float* x, std::int64_t x_stride, std::int64_t cols, float factor, float cap, Numbers by) {
   x += blockIdx.x * x_stride;
+  if (by.data) factor *= by.at<1>(0).at[0];
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
   for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) {
     const float y = x[c] * factor;
@@ -209,7 +210,7 @@ void CudaOps::run(const Scale& op, Stream& stream) const {
   check(op);
   if (op.x.rows == 0 || op.x.cols == 0) return;
   launch(scale, grid_for(op.x.rows, op.x.cols), kThreads, 0, static_cast<CudaStream&>(stream), op.x.as<float>(),
-         op.x.stride, op.x.cols, op.factor, op.cap);
+         op.x.stride, op.x.cols, op.factor, op.cap, Numbers{op.by.data, op.by.dtype});
 }
 
 void CudaOps::run(const Multiply& op, Stream& stream) const {

@@ -40,7 +40,7 @@ std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Work
     return most_of([&](int layer) {
       Arena counting;
       take_all(counting, stage, layer, false,
-               [&](Value value) { return shape_of(value, model, types, space.piece_tokens); });
+               [&](Value value) { return shape_of(value, model, types, space.piece_tokens, layer); });
       return counting.used();
     });
   };
@@ -48,8 +48,10 @@ std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Work
     return most_of([&](int layer) {
       Arena counting;
       for (const Stage stage : {Stage::attention_in, Stage::attend})
-        take_all(counting, stage, layer, true, [&](Value value) { return attention_shape(value, model, types, rows); });
-      if (rows.prompts && space.prefix_tokens > 0) take(counting, prefix_score_shape(model, space.prefix_tokens));
+        take_all(counting, stage, layer, true,
+                 [&](Value value) { return attention_shape(value, model, types, rows, layer); });
+      if (rows.prompts && space.prefix_tokens > 0)
+        take(counting, prefix_score_shape(model, space.prefix_tokens, layer));
       return round_up(counting.used(), kValueAlignment);
     });
   };
@@ -74,7 +76,7 @@ OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int6
 ExchangeLayout exchange_layout(const ModelSpec& model, const Types& types, std::int64_t block_size, bool on_host) {
   Arena counting;
   const auto place = [&](Value value) {
-    return counting.take(shape_of(value, model, types, block_size).bytes(), size_of(types.activation));
+    return counting.take(widest_shape_of(value, model, types, block_size).bytes(), size_of(types.activation));
   };
   ExchangeLayout layout;
   layout.q = place(Value::q);
@@ -155,16 +157,16 @@ std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vect
 std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
                                                      DType slot_type) {
   const Retention& retention = policy.retention;
-  retention.require_layers(model.layers, model.kv_heads);
-  const bool alike = retention.alike() && work.slots.alike() && model.windows.empty();
+  retention.require_layers(kv_heads_of_layers(model));
+  const bool alike = retention.alike() && work.slots.alike() && model.windows.empty() && model.global_head_dim == 0;
   std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
   for (int layer = 0; layer < std::ssize(shapes); ++layer)
-    for (const auto& [head, count] : retention.runs(layer, model.kv_heads))
+    for (const auto& [head, count] : retention.runs(layer, model.kv_heads_of(layer)))
       shapes[static_cast<std::size_t>(layer)].push_back(
           {.sequences = policy.gpu_batch_size,
            .kv_heads = count,
            .slots = static_cast<int>(work.slots.of(layer, head) + work.cold_slots.of(layer, head)),
-           .head_dim = model.head_dim,
+           .head_dim = model.head_dim_of(layer),
            .dtype = slot_type,
            .scores = retention.keeps_scores(layer, head),
            .rest = retention.rest && !retention.everything(layer, head),

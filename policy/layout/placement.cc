@@ -188,7 +188,7 @@ Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_h
 
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
                 const Workload& workload, const SizingInputs& sizing, const Budgets& free, bool on_host_memory) {
-  if (partial.retention) partial.retention->require_layers(model.layers, model.kv_heads);
+  if (partial.retention) partial.retention->require_layers(kv_heads_of_layers(model));
   check_positions(partial.retention.value_or(Retention{}), model, "retention");
   const auto [budgets, host_allowed] = allowance(partial, free, on_host_memory);
   const Chooser chooser(partial, model, units, workload, sizing, budgets, host_allowed);

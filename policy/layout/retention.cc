@@ -59,14 +59,14 @@ std::vector<HeadRun> Retention::runs(int layer, int kv_heads) const {
   return runs;
 }
 
-void Retention::require_layers(int count, int kv_heads) const {
-  if (!alike() && std::ssize(layers) != count)
+void Retention::require_layers(const std::vector<int>& kv_heads) const {
+  if (!alike() && layers.size() != kv_heads.size())
     throw UsageError("retention: 'layers' has " + std::to_string(layers.size()) + " entries, and the model has " +
-                     std::to_string(count) + " layers; give one for each");
+                     std::to_string(kv_heads.size()) + " layers; give one for each");
   for (std::size_t layer = 0; layer < layers.size(); ++layer)
-    if (layers[layer].size() != 1 && std::ssize(layers[layer]) != kv_heads)
+    if (layers[layer].size() != 1 && std::ssize(layers[layer]) != kv_heads[layer])
       throw UsageError("retention: layers[" + std::to_string(layer) + "] has " + std::to_string(layers[layer].size()) +
-                       " factors, and the model has " + std::to_string(kv_heads) +
+                       " factors, and the model has " + std::to_string(kv_heads[layer]) +
                        " KV heads; give one for each, or one for all");
 }
 

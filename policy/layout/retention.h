@@ -118,9 +118,9 @@ struct Retention {
   bool everything(int layer) const;
   /// Groups the `kv_heads` KV heads of a layer: consecutive heads with the same budget form a run.
   std::vector<HeadRun> runs(int layer, int kv_heads) const;
-  /// Throws UsageError unless `layers` is empty or has `count` entries, one per layer, each of one factor or
-  /// `kv_heads`.
-  void require_layers(int count, int kv_heads) const;
+  /// Throws UsageError unless `layers` is empty or has an entry for each layer, of one factor or one for each of the
+  /// layer's `kv_heads`.
+  void require_layers(const std::vector<int>& kv_heads) const;
   /// Whether tokens are kept by the attention that they received.
   bool scored() const;
   /// Whether decode steps need the scores of stored tokens.

@@ -52,7 +52,9 @@ constexpr std::array kDecoderSteps{
     StepRow{
         Stage::attention_in,
         {.op = StepOp::linear, .in = Value::normed, .out = Value::v, .weight = Role::v_weight, .bias = Role::v_bias},
-        When::separate_qkv},
+        When::own_values},
+    StepRow{Stage::attention_in, {.op = StepOp::convert, .in = Value::k, .out = Value::v}, When::values_of_keys},
+    StepRow{Stage::attention_in, {.op = StepOp::norm_heads, .in = Value::v, .out = Value::v}, When::value_norm},
     StepRow{Stage::attention_in,
             {.op = StepOp::norm, .in = Value::q, .out = Value::q, .weight = Role::q_norm},
             When::head_norm},
@@ -175,6 +177,9 @@ constexpr std::array kDecoderSteps{
              .weight = Role::norm2_weight,
              .bias = Role::norm2_bias},
             When::post_norm},
+    StepRow{Stage::mlp,
+            {.op = StepOp::scale_by, .in = Value::hidden, .out = Value::hidden, .weight = Role::layer_scale},
+            When::layer_scale},
 
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
@@ -297,6 +302,10 @@ const std::array kArchitectures{
     Architecture{"gemma2", gemma2_tensors(), kDecoderSteps, kLlamaPrefixes, gemma2_from_config},
     Architecture{"gemma3_text", gemma2_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
     Architecture{"gemma3", gemma2_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
+    Architecture{"gemma4_text", gemma4_tensors(), kDecoderSteps, kTowerPrefixes, gemma4_from_config},
+    Architecture{"gemma4", gemma4_tensors(), kDecoderSteps, kTowerPrefixes, gemma4_from_config},
+    Architecture{"gemma4_unified_text", gemma4_tensors(), kDecoderSteps, kTowerPrefixes, gemma4_from_config},
+    Architecture{"gemma4_unified", gemma4_tensors(), kDecoderSteps, kTowerPrefixes, gemma4_from_config},
     Architecture{"olmo2", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo2_from_config},
     Architecture{"olmo3", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo3_from_config},
     Architecture{"phi3", phi3_tensors(), kDecoderSteps, kLlamaPrefixes, phi3_from_config},
@@ -333,7 +342,8 @@ const std::array kArchitectures{
 
 }  // namespace
 
-std::int64_t size_of(Dim dim, const ModelSpec& model) {
+std::int64_t size_of(Dim dim, const ModelSpec& model, int layer) {
+  const std::int64_t kv_heads = model.kv_heads_of(layer), head_dim = model.head_dim_of(layer);
   switch (dim) {
     case Dim::one: return 1;
     case Dim::hidden: return model.hidden;
@@ -342,12 +352,12 @@ std::int64_t size_of(Dim dim, const ModelSpec& model) {
     case Dim::embed: return model.embed;
     case Dim::positions: return std::int64_t{model.positions} + model.position_offset;
     case Dim::heads: return model.heads;
-    case Dim::kv_heads: return model.kv_heads;
-    case Dim::head_dim: return model.head_dim;
-    case Dim::q_rows: return std::int64_t{model.heads} * model.head_dim;
-    case Dim::kv_rows: return std::int64_t{model.kv_heads} * model.head_dim;
-    case Dim::qkv_rows: return (std::int64_t{model.heads} + 2 * std::int64_t{model.kv_heads}) * model.head_dim;
-    case Dim::qk_rows: return (std::int64_t{model.heads} + std::int64_t{model.kv_heads}) * model.head_dim;
+    case Dim::kv_heads: return kv_heads;
+    case Dim::head_dim: return head_dim;
+    case Dim::q_rows: return model.heads * head_dim;
+    case Dim::kv_rows: return kv_heads * head_dim;
+    case Dim::qkv_rows: return (model.heads + 2 * kv_heads) * head_dim;
+    case Dim::qk_rows: return (model.heads + kv_heads) * head_dim;
     case Dim::two_ffn: return 2 * std::int64_t{model.ffn};
     case Dim::experts: return model.experts.count;
     case Dim::expert_ffn: return model.experts.ffn;
@@ -375,6 +385,10 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::rotary: return model.rotates(layer);
     case When::fused_qkv: return model.fused_qkv;
     case When::separate_qkv: return !model.fused_qkv;
+    case When::own_values: return !model.fused_qkv && !(model.values_of_keys && model.is_global(layer));
+    case When::values_of_keys: return !model.fused_qkv && model.values_of_keys && model.is_global(layer);
+    case When::value_norm: return model.value_norm;
+    case When::layer_scale: return model.layer_scale;
     case When::head_norm: return model.head_norm;
     case When::late_head_norm: return model.late_head_norm;
     case When::sinks: return model.sinks;

@@ -33,7 +33,8 @@ enum class Dim : std::uint8_t {
   expert_ffn,
   shared_ffn,
 };
-std::int64_t size_of(Dim dim, const ModelSpec& model);
+/// `layer` matters to sizes of heads; -1: outside of the layers.
+std::int64_t size_of(Dim dim, const ModelSpec& model, int layer);
 
 /// The models, and those of their layers, to which a row of a table applies.
 enum class When : std::uint8_t {
@@ -52,6 +53,10 @@ enum class When : std::uint8_t {
   rotary,
   fused_qkv,
   separate_qkv,
+  own_values,      ///< separate_qkv, and the layer's values have a product of their own
+  values_of_keys,  ///< separate_qkv, and they have none
+  value_norm,
+  layer_scale,
   head_norm,
   late_head_norm,
   sinks,
@@ -136,6 +141,7 @@ ModelSpec granite_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma2_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where);
+ModelSpec gemma4_from_config(Fields& fields, const std::string& where);
 ModelSpec ministral_from_config(Fields& fields, const std::string& where);
 ModelSpec ministral3_from_config(Fields& fields, const std::string& where);
 ModelSpec mistral3_from_config(Fields& fields, const std::string& where);

@@ -68,6 +68,111 @@ ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::strin
   return model;
 }
 
+constexpr const char* kProportionalOfGemma4 =
+    R"({"rope_type": "proportional", "rope_theta": 1000000, "partial_rotary_factor": 0.25})";
+
+/// The heads of one layer by per_layer_config, in which layers are keys.
+struct LayerHeads {
+  int kv_heads, head_dim;
+  bool operator==(const LayerHeads&) const = default;
+};
+LayerHeads heads_of_entry(const nlohmann::json& of_layers, int layer, const ModelSpec& model,
+                          const std::string& where) {
+  LayerHeads heads{model.kv_heads, model.head_dim};
+  const auto entry = of_layers.find(std::to_string(layer));
+  if (entry == of_layers.end()) return heads;
+  Fields fields(*entry, where + ": per_layer_config: " + std::to_string(layer), Blame::data);
+  heads.head_dim = positive_int(fields, "head_dim", 4096, model.head_dim);
+  heads.kv_heads = positive_int(fields, "num_key_value_heads", 4096, model.kv_heads);
+  fields.refuse_unknown();
+  return heads;
+}
+
+/// The heads of the layers without a window: two keys say what they are, or per_layer_config, as transformers 5.24
+/// writes.
+void add_global_heads(Fields& fields, const std::string& where, ModelSpec& model) {
+  LayerHeads heads{model.kv_heads, positive_int(fields, "global_head_dim", 4096, 512)};
+  if (fields.has("num_global_key_value_heads") && !fields.is_null("num_global_key_value_heads")) {
+    const int given = positive_int(fields, "num_global_key_value_heads", 4096, 1);
+    if (model.values_of_keys) heads.kv_heads = given;  // as in transformers
+  }
+  if (fields.has("per_layer_config") && !fields.is_null("per_layer_config")) {
+    const nlohmann::json& of_layers = fields.at("per_layer_config");
+    if (!of_layers.is_object()) fields.refuse_field("per_layer_config", "an object with layers as keys");
+    bool first = true;
+    for (int layer = 0; layer < model.layers; ++layer) {
+      const LayerHeads own = heads_of_entry(of_layers, layer, model, where);
+      const bool slides = model.window_layers[static_cast<std::size_t>(layer)];
+      if (!slides && std::exchange(first, false)) heads = own;
+      if (own != (slides ? LayerHeads{model.kv_heads, model.head_dim} : heads))
+        fields.refuse_field("per_layer_config", "the same heads in all layers that slide, and in all others");
+    }
+  }
+  if (model.heads % heads.kv_heads != 0)
+    throw DataError(where + ": the layers without a window have " + std::to_string(heads.kv_heads) +
+                    " KV heads, which do not divide num_attention_heads " + std::to_string(model.heads));
+  model.global_kv_heads = heads.kv_heads, model.global_head_dim = heads.head_dim;
+}
+
+/// Gemma 4's text model, which is dense and has no embeddings in its layers: the 31B. What the smaller ones and the
+/// mixture have besides is refused by its key.
+ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::string& type) {
+  if (fields.has("use_bidirectional_attention") && !fields.is_null("use_bidirectional_attention") &&
+      fields.at("use_bidirectional_attention") != "vision")
+    fields.refuse_field("use_bidirectional_attention", "null or \"vision\": decoders only");
+  const bool unified = type.starts_with("gemma4_unified");
+  if (fields.integer("hidden_size_per_layer_input", 0, INT32_MAX, unified ? 0 : 256) != 0)
+    fields.refuse_field("hidden_size_per_layer_input",
+                        "0: embeddings of each layer, as E2B and E4B have, are not read");
+  if (fields.integer("num_kv_shared_layers", 0, INT32_MAX, 0) != 0)
+    fields.refuse_field("num_kv_shared_layers", "0: layers that share keys and values are not supported");
+  if (flag(fields, "enable_moe_block", false))
+    fields.refuse_field("enable_moe_block", "false: experts beside an mlp are not supported");
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = type,
+                                .layers = 30,
+                                .hidden = 2304,
+                                .ffn = 9216,
+                                .heads = 8,
+                                .kv_heads = 4,
+                                .head_dim = 256,
+                                .vocab = 262144,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {1},
+                                .bos = 2},
+                               {.layers = "sliding_attention", .scaled = false, .whole = true});
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
+  if (flag(fields, "attention_bias", false)) fields.refuse_field("attention_bias", "false");
+  model.qkv_bias = model.output_bias = model.mlp_bias = false;
+  model.head_norm = model.value_norm = model.branch_norm = model.layer_scale = true;
+  model.activation = fields.text("hidden_activation", "gelu_pytorch_tanh");
+  model.attention_scale = 1;
+  model.logit_cap = cap_from_config(fields, "final_logit_softcapping");
+  require_known_caps(fields, model);
+  scale_by_root_of_width(model);
+  const auto slides = [](int layer) { return (layer + 1) % 6 != 0; };
+  model.windows = layer_windows(fields, model, window_from_config(fields, 512), slides);
+  model.window_layers = sliding_layers(fields, model, slides);
+  if (model.window_layers.back()) {  // as transformers does
+    model.notes.emplace_back("the last layer attends to all tokens, whatever layer_types says");
+    model.window_layers.back() = false;
+    if (!model.windows.empty()) model.windows.back() = 0;
+  }
+  model.values_of_keys = flag(fields, "attention_k_eq_v", false);
+  add_global_heads(fields, where, model);
+  model.window_rotary = std::exchange(model.rotary, {});
+  model.rotary = rotary_from_config(fields, where, model,
+                                    {.layers = "full_attention",
+                                     .scaled = false,
+                                     .absent = kProportionalOfGemma4,
+                                     .head_dim = model.global_head_dim})
+                     .frequencies;
+  return model;
+}
+
 ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const RotaryKeys& keys) {
   ModelSpec model = llama_like(fields, where,
                                {.architecture = type,
@@ -161,6 +266,15 @@ ModelSpec gemma3_from_config(Fields& fields, const std::string& where) {
   const nlohmann::json text = text_config(fields);
   Fields inner(text, where + ": text_config", Blame::data);
   return gemma3_text(inner, where, "gemma3");
+}
+
+/// With towers for images and sound the text model is in text_config.
+ModelSpec gemma4_from_config(Fields& fields, const std::string& where) {
+  const std::string type = fields.text("model_type");
+  if (!fields.has("text_config")) return gemma4_text(fields, where, type);
+  const nlohmann::json text = text_config(fields);
+  Fields inner(text, where + ": text_config", Blame::data);
+  return gemma4_text(inner, where, type);
 }
 
 /// Mistral with windows in the layers that layer_types names.

@@ -26,10 +26,10 @@ Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer, int first = 0
     for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
       if (row.unit != kind || !applies(row.when, model, layer)) continue;
       const int of_layer = first + expert;
-      TensorSpec tensor{row.role, row.form, numbered(row.name, layer, of_layer), size_of(row.rows, model),
-                        size_of(row.cols, model)};
-      tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model);
-      tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model);
+      TensorSpec tensor{row.role, row.form, numbered(row.name, layer, of_layer), size_of(row.rows, model, layer),
+                        size_of(row.cols, model, layer)};
+      tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model, layer);
+      tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model, layer);
       tensor.expert = expert, tensor.of_layer = of_layer;
       if (row.stack.name)
         tensor.stack = {numbered(row.stack.name, layer, of_layer), row.stack.part, row.stack.parts, row.stack.alternate,
@@ -116,6 +116,12 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     add_pieces(units, head, limit);
   }
   return units;
+}
+
+std::vector<int> kv_heads_of_layers(const ModelSpec& model) {
+  std::vector<int> heads;
+  for (int layer = 0; layer < model.layers; ++layer) heads.push_back(model.kv_heads_of(layer));
+  return heads;
 }
 
 const char* name_of(Sublayer::Kind kind) {

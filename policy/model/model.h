@@ -46,6 +46,8 @@ struct ModelSpec {
   bool rms_norm = false;                ///< else LayerNorm
   bool head_norm = false;               ///< each head of q and k is normed before it is rotated
   bool late_head_norm = false;          ///< likewise, after it was rotated
+  bool value_norm = false;              ///< each head of v is normed, without a weight
+  bool layer_scale = false;             ///< a layer ends with a learned factor on the hidden states
   bool gated_mlp = false;               ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;       ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
   bool branch_norm = false;             ///< the branches of attention and mlp are normed before they are added
@@ -67,6 +69,8 @@ struct ModelSpec {
   std::vector<float> window_rotary = {};  ///< `rotary` of `window_layers`, with magnitude 1; empty: no difference
   /// [layers] Whether the layer is of the kind that has a window, even if the context is too short to fill it.
   std::vector<bool> window_layers = {};
+  int global_kv_heads = 0, global_head_dim = 0;  ///< those of layers outside `window_layers`; 0: as in all others
+  bool values_of_keys = false;  ///< in these layers v is k before its norm, and has no product of its own
   Experts experts = {};
   int next_layers = 0;     ///< layers behind the last in the checkpoint that predict further tokens; they are not used
   std::string activation;  ///< as config.json names it
@@ -87,11 +91,20 @@ struct ModelSpec {
     return !window_rotary.empty() && window_layers[static_cast<std::size_t>(layer)];
   }
   const std::vector<float>& frequencies(int layer) const { return rotates_by_window(layer) ? window_rotary : rotary; }
+  /// Whether the layer is of the other kind than `window_layers`, in models where these differ in their heads.
+  bool is_global(int layer) const {
+    return global_head_dim > 0 && layer >= 0 && !window_layers[static_cast<std::size_t>(layer)];
+  }
+  int kv_heads_of(int layer) const { return is_global(layer) ? global_kv_heads : kv_heads; }
+  int head_dim_of(int layer) const { return is_global(layer) ? global_head_dim : head_dim; }
   bool is_sparse(int layer) const {
     return experts.count > 0 && (experts.sparse.empty() || experts.sparse[static_cast<std::size_t>(layer)]);
   }
   float magnitude(int layer) const { return rotates_by_window(layer) ? 1 : rotary_magnitude; }
 };
+
+/// [layers] kv_heads_of() each.
+std::vector<int> kv_heads_of_layers(const ModelSpec& model);
 
 /// Throws a DataError that names the key, the wanted and the found value. `where` is the file's name. A
 /// quantization_config that cannot be read is no error yet: the weights may be plain all the same.
@@ -114,6 +127,7 @@ enum class Role : std::uint8_t {
   q_norm,  // with head_norm
   k_norm,
   sinks,           // with sinks: one logit per query head
+  layer_scale,     // with layer_scale: one number
   attention_norm,  // with branch_norm
   mlp_norm,
   qkv_weight,  // with fused_qkv

@@ -34,6 +34,7 @@ struct RotaryKeys {
   const char* absent = nullptr;  ///< JSON that stands for absent rope_parameters
   bool scales_base = false;      ///< an alpha of `dynamic` scales the base, at every length
   bool of_images = false;        ///< mrope is known: its coordinates of a position are the same for text
+  int head_dim = 0;              ///< numbers of a head; 0: ModelSpec::head_dim
 };
 /// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
 struct RotaryFrequencies {

@@ -118,22 +118,27 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
   const nlohmann::json absent = keys.absent && !nested ? nlohmann::json::parse(keys.absent) : nlohmann::json();
   if (absent.is_object()) {
     nested.emplace(absent, where + ": the default of rope_parameters", Blame::data);
+    read(*nested, "rope_theta", "partial_rotary_factor");
     type = nested->text("rope_type");
   }
   if (keys.whole && fraction != 1) {
     fraction = 1;
     model.notes.emplace_back("partial_rotary_factor is not used: whole heads turn in models of this type");
   }
-  const auto dims = static_cast<int>(model.head_dim * fraction);
+  const int head_dim = keys.head_dim > 0 ? keys.head_dim : model.head_dim;
+  const bool proportional = type == "proportional";
+  auto dims = static_cast<int>(head_dim * fraction);
+  if (proportional) dims -= dims % 2;
   if (dims < 2 || dims % 2 != 0)
-    throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(model.head_dim) +
+    throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(head_dim) +
                     " numbers of a head would be rotated; wanted an even number of at least 2");
   if (keys.scales_base && type == "dynamic" && nested)
     if (const auto alpha = number_if_any(*nested, "alpha", 1e-6, 1e9)) theta *= std::pow(*alpha, dims / (dims - 2.0));
   RotaryFrequencies rotary;
   for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
     rotary.frequencies.push_back(1 /
-                                 std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
+                                 std::pow(static_cast<float>(theta),
+                                          static_cast<float>(i) / static_cast<float>(proportional ? head_dim : dims)));
   if (keys.of_images && type == "mrope") type = "default";
   if (model.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // as transformers
   // As in transformers, the key at the top is the stronger one, but is not of layers with an entry of their own.
@@ -146,13 +151,17 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
   } else if (type == "linear") {
     const auto factor = static_cast<float>(nested->number("factor", 1, 1e6));
     for (float& frequency : rotary.frequencies) frequency /= factor;
+  } else if (proportional) {  // a share of the frequencies of whole heads, of which the other pairs stay
+    const double factor = nested->number("factor", 1e-6, 1e6, 1);
+    for (float& frequency : rotary.frequencies) frequency /= static_cast<float>(factor);
+    rotary.frequencies.resize(static_cast<std::size_t>(head_dim / 2));
   } else if (type == "yarn") {
     rotary.magnitude = scale_as_yarn(rotary.frequencies, *nested, theta, model.positions, trained());
   } else if (type == "longrope") {
     rotary.magnitude = scale_as_longrope(rotary.frequencies, *nested, trained(), model);
   } else if (type != "default" && type != "dynamic") {  // dynamic scales beyond the context alone
     throw DataError(where + ": rope_type '" + type.substr(0, 40) +
-                    "' is not supported; supported: default, dynamic, linear, llama3, longrope, yarn");
+                    "' is not supported; supported: default, dynamic, linear, llama3, longrope, proportional, yarn");
   }
   return rotary;
 }

@@ -1,6 +1,8 @@
 #include "policy/model/steps.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "policy/model/architecture.h"
 
@@ -58,8 +60,8 @@ constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_
 
 bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }
 
-std::int64_t width_of(Value value, const ModelSpec& model) {
-  return size_of(kShapes[static_cast<std::size_t>(value)].width, model);
+std::int64_t width_of(Value value, const ModelSpec& model, int layer) {
+  return size_of(kShapes[static_cast<std::size_t>(value)].width, model, layer);
 }
 
 }  // namespace
@@ -76,20 +78,28 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer) {
 }
 
 std::vector<int> layer_of_each_kind(const ModelSpec& model) {
-  std::vector<int> layers{0};
-  for (int layer = 1; layer < model.layers && layers.size() == 1; ++layer)
-    if (model.is_sparse(layer) != model.is_sparse(0)) layers.push_back(layer);
+  std::vector<int> layers;
+  std::array<bool, kLayerKinds> seen{};
+  for (int layer = 0; layer < model.layers; ++layer)
+    if (!std::exchange(seen[static_cast<std::size_t>(kind_of_layer(model, layer))], true)) layers.push_back(layer);
   return layers;
 }
 
-ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows) {
+ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows, int layer) {
   const ValueRow& row = kShapes[static_cast<std::size_t>(value)];
   const DType dtype = row.type == TypeOf::activation ? types.activation
                       : row.type == TypeOf::product  ? types.product
                       : row.type == TypeOf::kv       ? types.kv
                                                      : DType::f32;
-  const std::int64_t width = size_of(row.width, model);
+  const std::int64_t width = size_of(row.width, model, layer);
   return row.by_head ? ValueShape{dtype, width, rows} : ValueShape{dtype, rows, width};
+}
+
+ValueShape widest_shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows) {
+  ValueShape widest;
+  for (const int layer : layer_of_each_kind(model))
+    if (const ValueShape shape = shape_of(value, model, types, rows, layer); shape.cols > widest.cols) widest = shape;
+  return widest;
 }
 
 std::vector<Value> scratch_values(std::span<const Step> steps) {
@@ -110,8 +120,9 @@ bool writes_stored(const Types& types) {
   return narrow || types.activation == types.kv;
 }
 
-ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows) {
-  const auto shape = [&](std::int64_t count) { return shape_of(value, model, types, count); };
+ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows,
+                           int layer) {
+  const auto shape = [&](std::int64_t count) { return shape_of(value, model, types, count, layer); };
   const auto as_product = [&](ValueShape value_shape, bool narrow) {
     if (narrow) value_shape.dtype = types.product;
     return value_shape;
@@ -132,8 +143,8 @@ ValueShape attention_shape(Value value, const ModelSpec& model, const Types& typ
 
 std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kValueAlignment); }
 
-ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix) {
-  return {DType::f32, model.kv_heads, prefix};
+ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int layer) {
+  return {DType::f32, model.kv_heads_of(layer), prefix};
 }
 
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows) {
@@ -146,13 +157,14 @@ HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int6
   return layout;
 }
 
-double products(const ModelSpec& model, const Step& step, double rows) {
-  return step.op == StepOp::linear ? rows * double(width_of(step.in, model) * width_of(step.out, model)) : 0;
+double products(const ModelSpec& model, const Step& step, int layer, double rows) {
+  if (step.op != StepOp::linear) return 0;
+  return rows * double(width_of(step.in, model, layer) * width_of(step.out, model, layer));
 }
 
-double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows) {
+double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, int layer, double rows) {
   if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
-  const ValueShape row = shape_of(step.out, model, types, 1);
+  const ValueShape row = shape_of(step.out, model, types, 1, layer);
   const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply || step.op == StepOp::clamped_gate;
   const double read = step.op == StepOp::norm && step.in != step.out
                           ? double(row.cols) * double(size_of(types.activation))
@@ -166,8 +178,8 @@ double flops_per_token(const ModelSpec& model, double context, bool head) {
     for (const Step& step : steps_of(model, stage, layer))
       flops += step.op == StepOp::attend
                    ? 4 * (model.window(layer) > 0 ? std::min<double>(context, model.window(layer)) : context) *
-                         double(size_of(Dim::q_rows, model))
-                   : 2 * products(model, step, 1);
+                         double(size_of(Dim::q_rows, model, layer))
+                   : 2 * products(model, step, layer, 1);
   };
   add(Stage::embed, 0);
   for (int layer = 0; layer < model.layers; ++layer) {

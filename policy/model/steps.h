@@ -23,6 +23,7 @@ enum class StepOp : std::uint8_t {
   gather_positions,  ///< out = rows of the position table
   gather_last,       ///< out = the last row of each sequence
   norm,              ///< out = in, normed in runs as long as the weight
+  norm_heads,        ///< out = in, each head normed, without a weight
   linear,            ///< out = in weight^T + bias
   take_heads,        ///< out = every third head of in, from `part` on
   rotary,            ///< rotates out in place
@@ -30,6 +31,7 @@ enum class StepOp : std::uint8_t {
   multiply,          ///< out *= in
   add,               ///< out += in
   scale,             ///< out is scaled and capped in place by the model's `factor`
+  scale_by,          ///< out is scaled in place by the weight, one number
   convert,           ///< out = in
   route,             ///< chooses each row's experts by in
   gather_routed,     ///< out = the rows of in that chose the expert
@@ -90,7 +92,12 @@ struct Step {
 /// The steps of a stage in a layer. Stages outside the layers ignore `layer`.
 std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
 
-/// The first layer of each kind: dense, sparse.
+/// The kind of a layer: dense or sparse, and with window_layers of other heads, of these or not.
+inline constexpr int kLayerKinds = 4;
+inline int kind_of_layer(const ModelSpec& model, int layer) {
+  return (model.is_sparse(layer) ? 1 : 0) + (model.is_global(layer) ? 2 : 0);
+}
+/// The first layer of each kind that the model has.
 std::vector<int> layer_of_each_kind(const ModelSpec& model);
 
 /// The types that a run chooses.
@@ -104,8 +111,11 @@ struct ValueShape {
   std::int64_t rows = 0, cols = 0;
   std::size_t bytes() const { return bytes_of(dtype, rows * cols); }
 };
-/// `rows`: tokens of a chunk, or sequences of a batch for a value with a row per sequence.
-ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows);
+/// `rows`: tokens of a chunk, or sequences of a batch for a value with a row per sequence. `layer` matters to the
+/// values of attention.
+ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows, int layer = 0);
+/// The widest of all layers.
+ValueShape widest_shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows);
 
 constexpr std::size_t kValueAlignment = 64;  ///< every value in the work space begins at a cache line
 
@@ -127,12 +137,13 @@ inline bool keeps_keys(const Types& types) { return writes_stored(types) || type
 /// The shape of a value of attention_in that spans_chunk(), or of attend; no rows where it is not needed. A prompt's
 /// keys and values are those of all tokens in the type that attention reads, and in fp32 too if slots are filled from
 /// that; everything else is of a chunk.
-ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows);
+ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows,
+                           int layer);
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
 
 /// The scores that a shared prefix of so many tokens has from its own rows (kernels::ColumnSums::before).
-ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix);
+ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int layer);
 
 /// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input
 /// of its mlp.
@@ -143,10 +154,10 @@ struct HiddenLayout {
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows);
 
 /// Multiplications of a step over `rows` rows: elements of its weight times rows; 0 except for linear.
-double products(const ModelSpec& model, const Step& step, double rows);
+double products(const ModelSpec& model, const Step& step, int layer, double rows);
 /// Bytes that a step bound by memory reads and writes; 0 for linear and attend. Biases, activations and rounding belong
 /// to the products.
-double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows);
+double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, int layer, double rows);
 
 /// Flops of one token through all layers and, with `head`, the head; attention over `context` tokens included.
 double flops_per_token(const ModelSpec& model, double context, bool head);

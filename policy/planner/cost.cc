@@ -33,7 +33,8 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
   for (const int layer : layer_of_each_kind(model))
     for (std::size_t stage = 0; stage < kStages; ++stage)
-      steps_[model.is_sparse(layer) ? 1 : 0][stage] = steps_of(model, static_cast<Stage>(stage), layer);
+      steps_[static_cast<std::size_t>(kind_of_layer(model, layer))][stage] =
+          steps_of(model, static_cast<Stage>(stage), layer);
 }
 
 double Cost::touched(int first, const Sweep& sweep) const {
@@ -57,7 +58,10 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   if (op.subject < shape.exchange_buffer(0))
     return sweep.with_rows(sequences) * sweep.tokens *
            (bytes_of_row(Value::hidden) + (model_.experts.count > 0 ? bytes_of_row(Value::mlp_input) : 0));
-  return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
+  double exchanged = 0;
+  for (const Value value : {Value::q, Value::k, Value::v})
+    exchanged += double(widest_shape_of(value, model_, footprint_.types, 1).bytes());
+  return rows * exchanged;
 }
 
 double Cost::seconds(const Op& op, const Sweep& sweep, bool routed) const {
@@ -108,10 +112,11 @@ DType Cost::weights_of(Stage stage) const {
 
 double Cost::steps(Stage stage, int layer, double rows, bool packed) const {
   double seconds = 0;
-  for (const Step& step : steps_[model_.is_sparse(layer) ? 1 : 0][static_cast<std::size_t>(stage)]) {
-    if (const double elements = products(model_, step, 1); elements > 0)
+  for (const Step& step :
+       steps_[static_cast<std::size_t>(kind_of_layer(model_, layer))][static_cast<std::size_t>(stage)]) {
+    if (const double elements = products(model_, step, layer, 1); elements > 0)
       seconds += product(elements, rows, weights_of(stage), packed);
-    if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
+    if (const double bytes = pointwise_bytes(model_, footprint_.types, step, layer, rows); bytes > 0)
       seconds += pointwise(bytes);
   }
   return seconds;
@@ -155,13 +160,16 @@ double Cost::disk_rows(double rows) const {
 
 double Cost::prefill_core(int layer, double sequences, double keeping, double prompt) const {
   const double rows = sequences * prompt;
-  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
+  const int head_dim = model_.head_dim_of(layer);
+  const auto bytes_of_row = [&](Value value) {
+    return double(shape_of(value, model_, footprint_.types, 1, layer).bytes());
+  };
   const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
   const int window = model_.window(layer);
   const double seen = window > 0 ? std::min<double>(window, prompt) : prompt;  // by the last row
   const double pairs = sequences * model_.heads * (seen * (seen + 1) / 2 + (prompt - seen) * seen);
   const Engine& device = machine_.device;
-  double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
+  double seconds = 4 * pairs * head_dim / device.prefill_attention.at(prompt, head_dim);
   // Products write keys and values as they are stored, unless slots are filled from fp32 numbers.
   const DType stored_type = footprint_.types.kv;
   const bool quantises_kv = is_quantised(policy_.kv_format.dtype.value_or(stored_type));
@@ -172,7 +180,7 @@ double Cost::prefill_core(int layer, double sequences, double keeping, double pr
     // Only the rows of the observation window are multiplied again.
     const double rest = policy_.retention.observation > 0 ? std::max(0.0, prompt - policy_.retention.observation) : 0;
     const double scored = std::min(pairs, sequences * model_.heads * (prompt * (prompt + 1) - rest * (rest + 1)) / 2);
-    seconds += 2 * scored * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
+    seconds += 2 * scored * head_dim / device.column_sums.at(prompt, head_dim);
   }
   if (policy_.retention.rule == Retention::Rule::keydiff)
     seconds += pointwise(2 * rows * bytes_of_row(Value::stored_k));
@@ -186,7 +194,7 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
   double seconds = 0;
   for (const offload::KvShape& kv : runs) {
     const double visible = std::min(tokens, double(kv.slots)), fine = std::min(visible, double(kv.hot()));
-    const auto rate = [&](DType type) { return engine.decode(type).at(visible, model_.head_dim); };
+    const auto rate = [&](DType type) { return engine.decode(type).at(visible, kv.head_dim); };
     double each = fine * double(kv.bytes_per_step()) / rate(kv.dtype);  // seconds of a head of a sequence
     // The time of a cold row is mostly that of its numbers, which are unpacked as those of int4 are.
     if (kv.cold > 0) each += (visible - fine) * double(kv.bytes_per_step_as(DType::i4)) / rate(DType::i4);

@@ -72,8 +72,8 @@ class Cost {
   const Footprint& footprint_;
   const SizingInputs& sizing_;
   const Machine& machine_;
-  std::array<std::array<std::vector<Step>, kStages>, 2> steps_;  // [sparse] of a layer: all of a kind are nearly alike
-  double embedding_on_disk_ = 0, positions_on_disk_ = 0;         // shares of the tables
+  std::array<std::array<std::vector<Step>, kStages>, kLayerKinds> steps_;  // all layers of a kind are nearly alike
+  double embedding_on_disk_ = 0, positions_on_disk_ = 0;                   // shares of the tables
 };
 
 }  // namespace weft::policy

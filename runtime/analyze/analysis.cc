@@ -214,6 +214,9 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   const InputFile input(options.input);
   if (options.budget && options.divide == AnalysisOptions::Divide::heads && source->spec.kv_heads == 1)
     throw UsageError("--divide heads: the model has one KV head a layer, which leaves nothing to divide; take layers");
+  if (options.budget && options.divide != AnalysisOptions::Divide::layers && source->spec.global_head_dim > 0)
+    throw UsageError("--divide " + std::string(options.divide == AnalysisOptions::Divide::heads ? "heads" : "both") +
+                     ": the model's layers differ in their heads; take layers");
   const bool measures_losses = options.budget && options.divide != AnalysisOptions::Divide::heads;
   Session session(
       *source,

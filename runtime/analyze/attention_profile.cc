@@ -179,12 +179,11 @@ AttentionObserver::AttentionObserver(const policy::ModelSpec& model, std::int64_
                                      bool budgets, const kernels::Ops& ops)
     : model_(model), window_(window), queries_(queries), budgets_(budgets), ops_(ops),
       seen_(static_cast<std::size_t>(model.layers)), ranks_(powers_of_two(window)) {
-  const LayerProfile none{
-      .heads = std::vector<HeadProfile>(static_cast<std::size_t>(model.heads)),
-      .kv_heads = std::vector<KvHeadProfile>(static_cast<std::size_t>(model.kv_heads),
-                                             KvHeadProfile{.kept = std::vector<double>(budgets ? kBudgetSteps : 0)}),
-      .ranked = std::vector<double>(ranks_.size())};
-  sums_.assign(static_cast<std::size_t>(model.layers), none);
+  const KvHeadProfile none{.kept = std::vector<double>(budgets ? kBudgetSteps : 0)};
+  for (int layer = 0; layer < model.layers; ++layer)
+    sums_.push_back({.heads = std::vector<HeadProfile>(static_cast<std::size_t>(model.heads)),
+                     .kv_heads = std::vector<KvHeadProfile>(static_cast<std::size_t>(model.kv_heads_of(layer)), none),
+                     .ranked = std::vector<double>(ranks_.size())});
 }
 
 void AttentionObserver::see(int layer, const kernels::ColumnSums& op) {

@@ -28,14 +28,38 @@ using policy::bytes_to_text;
 
 constexpr const char* kPerRun = "chosen per run";
 
-/// The tokens that all layers together keep of a sequence as long as the context, times `parts`, if each keeps at most
-/// one of so many parts of it.
-std::uint64_t kept_tokens(const policy::ModelSpec& spec, std::int64_t parts) {
-  std::uint64_t tokens = 0;
-  for (int layer = 0; layer < spec.layers; ++layer)
-    tokens += static_cast<std::uint64_t>(
-        spec.window(layer) > 0 ? std::min<std::int64_t>(spec.window(layer) * parts, spec.positions) : spec.positions);
-  return tokens;
+/// The bytes of one token's keys and values in a layer.
+std::uint64_t token_bytes(const policy::ModelSpec& spec, int layer, DType dtype, bool int8_keys) {
+  const offload::KvShape shape{.sequences = 1,
+                               .kv_heads = spec.kv_heads_of(layer),
+                               .slots = 1,
+                               .head_dim = spec.head_dim_of(layer),
+                               .dtype = dtype,
+                               .int8_keys = int8_keys};
+  return (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(shape.kv_heads);
+}
+
+/// The tokens that a layer keeps of a sequence as long as the context, times `parts`, if it keeps at most one of so
+/// many parts of it.
+std::uint64_t kept_tokens(const policy::ModelSpec& spec, int layer, std::int64_t parts) {
+  return static_cast<std::uint64_t>(
+      spec.window(layer) > 0 ? std::min<std::int64_t>(spec.window(layer) * parts, spec.positions) : spec.positions);
+}
+
+void print_kv_cache(const policy::ModelSpec& spec) {
+  for (const auto& [name, dtype, int8_keys] : {std::tuple{"16 bits", DType::f16, false},
+                                               {"int8", DType::i8, false},
+                                               {"int4, keys int8", DType::i4, true},
+                                               {"int4", DType::i4, false}}) {
+    std::uint64_t token = 0, sequence = 0, of_h2o = 0;  // all layers together
+    for (int layer = 0; layer < spec.layers; ++layer) {
+      const std::uint64_t bytes = token_bytes(spec, layer, dtype, int8_keys);
+      token += bytes, sequence += bytes * kept_tokens(spec, layer, 1), of_h2o += bytes * kept_tokens(spec, layer, 5);
+    }
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens{}\n", name, bytes_to_text(token),
+               bytes_to_text(sequence), spec.positions,
+               dtype == DType::f16 ? fmt::format(", {} of it with h2o:0.1:0.1", bytes_to_text(of_h2o / 5)) : "");
+  }
 }
 
 void print_shape(const policy::ModelSpec& spec) {
@@ -43,8 +67,11 @@ void print_shape(const policy::ModelSpec& spec) {
       "{}: {} layers, hidden {}, ffn {}, {} heads of {}{}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
       "parameters\n",
       spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim,
-      spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
-      policy::context_text(spec), spec.pre_norm ? "pre" : "post",
+      (spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads)) +
+          (spec.global_head_dim > 0
+               ? fmt::format(" ({} over {} in layers without a window)", spec.global_head_dim, spec.global_kv_heads)
+               : ""),
+      spec.vocab, policy::context_text(spec), spec.pre_norm ? "pre" : "post",
       spec.tied_head || spec.head_of_embedding ? "tied" : "untied", double(policy::parameters(spec)) / 1e6);
   if (const policy::Experts& experts = spec.experts; experts.count > 0)
     fmt::print("{} of {} layers have {} experts of width {}, of which a token passes {}{}\n",
@@ -55,25 +82,7 @@ void print_shape(const policy::ModelSpec& spec) {
     fmt::print("{} of {} layers have a sliding window of {} tokens\n",
                std::count_if(spec.windows.begin(), spec.windows.end(), [](int window) { return window > 0; }),
                spec.layers, *std::max_element(spec.windows.begin(), spec.windows.end()));
-  for (const auto& [name, dtype, int8_keys] : {std::tuple{"16 bits", DType::f16, false},
-                                               {"int8", DType::i8, false},
-                                               {"int4, keys int8", DType::i4, true},
-                                               {"int4", DType::i4, false}}) {
-    const offload::KvShape shape{.sequences = 1,
-                                 .kv_heads = spec.kv_heads,
-                                 .slots = 1,
-                                 .head_dim = spec.head_dim,
-                                 .dtype = dtype,
-                                 .int8_keys = int8_keys};
-    const std::uint64_t token =
-        (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(spec.kv_heads);  // of a layer
-    const std::string with_h2o = dtype == DType::f16 ? fmt::format(", {} of it with h2o:0.1:0.1",
-                                                                   bytes_to_text(token * kept_tokens(spec, 5) / 5))
-                                                     : "";
-    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens{}\n", name,
-               bytes_to_text(token * static_cast<std::uint64_t>(spec.layers)),
-               bytes_to_text(token * kept_tokens(spec, 1)), spec.positions, with_h2o);
-  }
+  print_kv_cache(spec);
 }
 
 /// Prints the bytes that the weights would take in the quantised formats.

@@ -290,15 +290,16 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
                             stream);
           break;
         case Op::Part::in:
-          layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false),
+          layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false, sub.layer),
                                storage_.host_kv(sub.layer, batch, op.kv_slot), stream);
           break;
         case Op::Part::core:
-          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true),
+          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true, sub.layer),
                                  storage_.host_kv(sub.layer, batch, op.kv_slot));
           break;
         case Op::Part::out:
-          layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true).attended, stream);
+          layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true, sub.layer).attended,
+                                stream);
           break;
         case Op::Part::unpack: break;  // handled above
       }

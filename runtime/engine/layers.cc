@@ -81,8 +81,8 @@ const std::vector<Step>& Layers::steps(Stage stage, int layer) const {
   return steps_[layer][static_cast<std::size_t>(stage)];
 }
 
-View Layers::take(Value value, std::int64_t rows, const Chunk& chunk) {
-  const policy::ValueShape shape = policy::shape_of(value, model_, types_, rows);
+View Layers::take(Value value, std::int64_t rows, int layer, const Chunk& chunk) {
+  const policy::ValueShape shape = policy::shape_of(value, model_, types_, rows, layer);
   const bool narrow = value == Value::qkv && chunk.narrow_qkv;
   return {scratch_.at(policy::take(scratch_, shape)), narrow ? types_.product : shape.dtype, shape.rows, shape.cols};
 }
@@ -93,7 +93,7 @@ void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chu
   const std::int64_t rows =
       stage == Stage::expert ? std::ssize(chunk.routed.rows) : value_at(values, Value::hidden).rows;
   for (const Value value : policy::scratch_values(all))
-    if (!value_at(values, value)) value_at(values, value) = take(value, rows, chunk);
+    if (!value_at(values, value)) value_at(values, value) = take(value, rows, layer, chunk);
   for (std::span<const Step> rest(all); !rest.empty();) {
     const std::size_t products = run_products(rest, unit, values, stream);
     if (products == 0) run(rest.front(), layer, unit, chunk, values, stream);
@@ -152,6 +152,7 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::gather_last:
       return ops_.run(kernels::Gather{.table = in, .ids = chunk.last, .to = {}, .out = out}, stream);
     case StepOp::norm: return norm(step, unit, in, out, stream);
+    case StepOp::norm_heads: return norm(step, unit, in, out, stream, model_.head_dim_of(layer));
     case StepOp::linear:
       return ops_.run(kernels::Linear{.x = in,
                                       .weight = of(unit, step.weight),
@@ -161,9 +162,11 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
                                       .accumulate = step.accumulate,
                                       .arithmetic = arithmetic_},
                       stream);
-    case StepOp::take_heads: return ops_.run(kernels::TakeHeads{in, step.part, 3, model_.head_dim, out}, stream);
+    case StepOp::take_heads:
+      return ops_.run(kernels::TakeHeads{in, step.part, 3, model_.head_dim_of(layer), out}, stream);
     case StepOp::rotary: return rotary(layer, chunk.position, out, stream);
     case StepOp::scale: return scale(step.factor, out, stream);
+    case StepOp::scale_by: return ops_.run(kernels::Scale{.x = out, .by = of(unit, step.weight)}, stream);
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
@@ -179,10 +182,11 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
 }
 
 /// Runs any of the model's norms. A weight that is narrower than the row, as norms of heads have, norms each run of its
-/// width.
-void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const {
+/// width; without a weight a run has `head_dim` numbers, if that is given.
+void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream,
+                  int head_dim) const {
   const ConstView& weight = of(unit, step.weight);
-  if (const std::int64_t width = weight ? weight.cols : in.cols; width != in.cols) {
+  if (const std::int64_t width = weight ? weight.cols : head_dim > 0 ? head_dim : in.cols; width != in.cols) {
     in = View(in.data, in.dtype, in.rows * in.cols / width, width);
     out = View(out.data, out.dtype, in.rows, width);
   }
@@ -214,7 +218,7 @@ void Layers::rotary(int layer, std::span<const std::int32_t> position, View head
   ops_.run(kernels::Rotary{.x = heads,
                            .position = position,
                            .frequencies = model_.frequencies(layer),
-                           .head_dim = model_.head_dim,
+                           .head_dim = model_.head_dim_of(layer),
                            .alternate = model_.alternate_pairs,
                            .magnitude = model_.magnitude(layer)},
            stream);

@@ -102,7 +102,7 @@ class Layers {
                   kernels::Stream& stream);
   const std::vector<policy::Step>& steps(policy::Stage stage, int layer = 0) const;
   /// Makes room in the work space for a value of `rows` rows, in the chunk's type.
-  View take(policy::Value value, std::int64_t rows, const Chunk& chunk);
+  View take(policy::Value value, std::int64_t rows, int layer, const Chunk& chunk);
   /// Runs the steps of a stage. Values that they write and `values` lacks get room in the work space and are added to
   /// `values`.
   void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
@@ -112,7 +112,8 @@ class Layers {
   /// Runs the products of one input that begin with `steps`; returns their number, or 0 if there are fewer than two.
   std::size_t run_products(std::span<const policy::Step> steps, const UnitViews& unit, const Values& values,
                            kernels::Stream& stream) const;
-  void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
+  void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream,
+            int head_dim = 0) const;
   kernels::Route route(const View& logits, const ConstView& bias, const Chunk& chunk) const;
   void rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const;
   void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
@@ -181,7 +182,7 @@ class Layers {
   void roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
             const Cache& kv, kernels::Stream& stream) const;
   /// Rotates heads in place if the KV format asks for it; otherwise does nothing.
-  void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
+  void rotate(const kernels::Ops& ops, int layer, const View& heads, kernels::Stream& stream) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;

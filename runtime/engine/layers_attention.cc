@@ -19,8 +19,8 @@ std::span<const float> Layers::sink_logits(int layer, int first, int heads) cons
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
                     const Values& values, const Cache& kv, kernels::Stream& stream) const {
   roll(ops, layer, rows, first, last, kv, stream);
-  for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, value_at(values, value), stream);
-  const int group = model_.heads / model_.kv_heads, dim = model_.head_dim;
+  for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, layer, value_at(values, value), stream);
+  const int group = model_.heads / model_.kv_heads_of(layer), dim = model_.head_dim_of(layer);
   int head = 0;
   for (std::size_t run = 0; run < kv.slots.size(); ++run) {
     const int heads = kv.slots[run].kv_heads;
@@ -50,7 +50,7 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
             stream);
     head += heads;
   }
-  rotate(ops, value_at(values, Value::attended), stream);  // rotates back
+  rotate(ops, layer, value_at(values, Value::attended), stream);  // rotates back
 }
 
 void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
@@ -75,8 +75,8 @@ void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std
             stream);
 }
 
-void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const {
-  if (rotate_) ops.run(kernels::Hadamard{heads, model_.head_dim}, stream);
+void Layers::rotate(const kernels::Ops& ops, int layer, const View& heads, kernels::Stream& stream) const {
+  if (rotate_) ops.run(kernels::Hadamard{heads, model_.head_dim_of(layer)}, stream);
 }
 
 }  // namespace weft::runtime

@@ -82,14 +82,14 @@ Layers::Attending Layers::take_attention(int layer, const UnitViews& unit, std::
   };
   Attending at{.values = {}, .prefix = prefix, .prefix_rows = 0, .prefix_score = {}};
   const auto take = [&](Value value) {
-    value_at(at.values, value) = view(policy::attention_shape(value, model_, types_, room));
+    value_at(at.values, value) = view(policy::attention_shape(value, model_, types_, room, layer));
   };
   for (const Value value : policy::scratch_values(in_memory_order(steps(Stage::attention_in, layer), unit)))
     if (policy::spans_chunk(value)) take(value);
   for (const Value value : policy::scratch_values(steps(Stage::attend, layer)))
     if (!value_at(at.values, value)) take(value);
   if (prefix > 0 && scored(layer) && retention_.observation == 0)
-    at.prefix_score = columns_of(view(policy::prefix_score_shape(model_, prefix)), model_.kv_heads,
+    at.prefix_score = columns_of(view(policy::prefix_score_shape(model_, prefix, layer)), model_.kv_heads_of(layer),
                                  kernels::whole_steps(static_cast<int>(prefix)));
   return at;
 }
@@ -164,8 +164,8 @@ kernels::PrefillAttention Layers::attend_prompts(int layer, const Attending& at,
       .v = stored(Value::v, Value::stored_v),
       .offsets = offsets,
       .heads = model_.heads,
-      .kv_heads = model_.kv_heads,
-      .head_dim = model_.head_dim,
+      .kv_heads = model_.kv_heads_of(layer),
+      .head_dim = model_.head_dim_of(layer),
       .scale = scale_,
       .out = queries(Value::attended),
       .lse = scored(layer) ? value_at(at.values, Value::log_sum).columns(first, before + chunk.count) : View{},
@@ -188,17 +188,19 @@ void Layers::prefill_prefix(int layer, const UnitViews& unit, const BatchRows& r
       const kernels::PrefillAttention op = attend_prompts(layer, at, chunk, own, stream);
       const std::int64_t scored_end = std::min(chunk.token + chunk.count, whole), count = scored_end - chunk.token;
       if (count <= 0) return;
-      kernels::ColumnSums sums = sums_of(op, retention_, columns_of(at.prefix_score, model_.kv_heads, scored_end));
+      kernels::ColumnSums sums =
+          sums_of(op, retention_, columns_of(at.prefix_score, model_.kv_heads_of(layer), scored_end));
       const std::array offsets{begin, static_cast<std::int32_t>(scored_end)};
       sums.q = sums.q.slice(0, count), sums.k = sums.k.slice(0, scored_end), sums.lse = sums.lse.columns(0, count);
       sums.offsets = offsets;
-      if (begin > 0) sums.before = columns_of(at.prefix_score, model_.kv_heads, begin);
+      if (begin > 0) sums.before = columns_of(at.prefix_score, model_.kv_heads_of(layer), begin);
       ops_.run(sums, stream);
     };
     around_attention(layer, unit, rows, hidden, chunk, at.values, attend_to, stream);
     at.prefix_rows = chunk.count;
   }
-  for (const Value value : {Value::k, Value::v}) rotate(ops_, value_at(at.values, value).slice(0, at.prefix), stream);
+  for (const Value value : {Value::k, Value::v})
+    rotate(ops_, layer, value_at(at.values, value).slice(0, at.prefix), stream);
 }
 
 void Layers::prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part, View hidden,
@@ -228,7 +230,7 @@ View Layers::add_scores(const kernels::PrefillAttention& attention, const Attend
   if (retention_.observation > 0 && counted <= 0) return {};
   const std::int64_t end = attention.offsets.back(), count = end - attention.offsets.front();
   kernels::ColumnSums sums =
-      sums_of(attention, retention_, columns_of(value_at(at.values, Value::score), model_.kv_heads, end));
+      sums_of(attention, retention_, columns_of(value_at(at.values, Value::score), attention.kv_heads, end));
   if (retention_.observation > 0) sums.observation = static_cast<int>(std::min(counted, count));
   if (scores) sums.before = scores;
   else if (at.prefix_score) sums.before = at.prefix_score;
@@ -258,7 +260,7 @@ void Layers::keep_part(int layer, const BatchRows& rows, const Part& part, const
     View score = scores;
     if (scored(layer) && !score) {
       const std::int64_t count = tokens - attention.q_begin;
-      score = columns_of(room, model_.kv_heads, whole(end));
+      score = columns_of(room, model_.kv_heads_of(layer), whole(end));
       kernels::ColumnSums sums = sums_of(attention, retention_, score);
       sums.q = sums.q.slice(0, count), sums.k = sums.k.slice(0, tokens), sums.lse = sums.lse.columns(0, count);
       sums.offsets = of;
@@ -269,7 +271,7 @@ void Layers::keep_part(int layer, const BatchRows& rows, const Part& part, const
     // Once for all. Scores of further prompts are computed only with a prefix, and then from converted rows.
     if (begin == 0)
       for (const Value value : {Value::k, Value::v})
-        rotate(ops_, value_at(at.values, value).slice(prefix, offsets.back() - prefix), stream);
+        rotate(ops_, layer, value_at(at.values, value).slice(prefix, offsets.back() - prefix), stream);
     kernels::KeepPrompt keep{.k = kept(Value::k, attention.k, tokens),
                              .v = kept(Value::v, attention.v, tokens),
                              .score = score,
@@ -278,7 +280,7 @@ void Layers::keep_part(int layer, const BatchRows& rows, const Part& part, const
                              .keep = {},
                              .slots = {},
                              .pool = retention_.pool,
-                             .work = columns_of(room, model_.kv_heads, whole(end)),
+                             .work = columns_of(room, model_.kv_heads_of(layer), whole(end)),
                              .prefix = static_cast<int>(prefix)};
     keep_prompts(layer, keep, rows, part.first + begin, part.first + end, kv, stream);
     for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
@@ -288,7 +290,7 @@ void Layers::keep_part(int layer, const BatchRows& rows, const Part& part, const
       copy.offsets = offsets.subspan(static_cast<std::size_t>(from), 2);
       copy.k = keep.k.slice(0, copy.offsets.back()), copy.v = keep.v.slice(0, copy.offsets.back());
       if (scored(layer)) copy.score = score.columns(whole(from), whole(from + 1) - whole(from));
-      copy.work = columns_of(room, model_.kv_heads, whole(from + 1) - whole(from));
+      copy.work = columns_of(room, model_.kv_heads_of(layer), whole(from + 1) - whole(from));
       copy.sequence = part_of(rows.sequence, s, s + 1);
       keep_prompts(layer, copy, rows, s, s + 1, kv, stream);
     }
@@ -299,7 +301,7 @@ void Layers::keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchR
                           std::int64_t last, const Cache& kv, kernels::Stream& stream) const {
   int head = 0;
   for (std::size_t run = 0; run < kv.slots.size(); ++run) {
-    const int heads = kv.slots[run].kv_heads, dim = model_.head_dim;
+    const int heads = kv.slots[run].kv_heads, dim = model_.head_dim_of(layer);
     kernels::KeepPrompt own = op;
     own.k = op.k.columns(head * dim, heads * dim), own.v = op.v.columns(head * dim, heads * dim);
     own.scoring = scoring_of(retention_, layer, head), own.seed = seed_of(retention_, layer, head);

@@ -29,6 +29,7 @@ class RandomCache {
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
   const DType kv_;
+  std::int64_t heads_ = 0, cols_ = 0;  // KV heads and numbers of a token's keys, in the layer that has the most
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Memory> numbers_;  // the numbers as kv_, the same as fp32, KeepPrompt's work space; lazy
   std::int64_t tokens_ = 0;

@@ -258,14 +258,15 @@ std::uint64_t Storage::move_experts(const Op& op, const std::vector<bool>& wante
 }
 
 std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
-  const Exchange device = exchange(op.batch, false), host = exchange(op.batch, true);
-  const std::int64_t rows = begun_[op.batch];
-  const auto copy = [&](const View& to, const View& from) {
-    const std::uint64_t bytes = bytes_of(from.dtype, rows * from.cols);
+  // As many bytes as the widest layer has: an op does not know its layer.
+  const Exchange device = exchange(op.batch, false, 0), host = exchange(op.batch, true, 0);
+  const auto copy = [&](policy::Value value, const View& to, const View& from) {
+    const std::uint64_t bytes = policy::widest_shape_of(value, model_, footprint_.types, begun_[op.batch]).bytes();
     if (bytes > 0) backend_.copy(to.data, from.data, bytes, stream);
     return bytes;
   };
-  return copy(host.q, device.q) + copy(host.k, device.k) + copy(host.v, device.v);
+  return copy(policy::Value::q, host.q, device.q) + copy(policy::Value::k, host.k, device.k) +
+         copy(policy::Value::v, host.v, device.v);
 }
 
 UnitViews Storage::unit(int unit, std::uint32_t slot, int expert) const {
@@ -371,13 +372,19 @@ View Storage::logits(int batch) const {
   return rows_of(policy::Value::logits, buffers_.home_data(output_) + footprint_.workspace.output.logits, batch);
 }
 
-Exchange Storage::exchange(int batch, bool on_host) const {
+Exchange Storage::exchange(int batch, bool on_host, int layer) const {
   const policy::ExchangeLayout& layout =
       on_host ? footprint_.workspace.exchange_host : footprint_.workspace.exchange_device;
   std::byte* const base = buffers_.home_data(on_host ? exchange_host_ : exchange_device_);
-  return {rows_of(policy::Value::q, base + layout.q, batch), rows_of(policy::Value::k, base + layout.k, batch),
-          rows_of(policy::Value::v, base + layout.v, batch),
-          on_host ? rows_of(policy::Value::attended, base + layout.attended, batch) : View{}};
+  const std::int64_t rows = footprint_.gpu_batch_size;
+  const auto view = [&](policy::Value value, std::byte* at) {
+    const auto shape = policy::shape_of(value, model_, footprint_.types, rows, layer);
+    const std::size_t of_batch = policy::widest_shape_of(value, model_, footprint_.types, rows).bytes();
+    return View(at + static_cast<std::size_t>(batch) * of_batch, shape.dtype, shape.rows, shape.cols);
+  };
+  return {view(policy::Value::q, base + layout.q), view(policy::Value::k, base + layout.k),
+          view(policy::Value::v, base + layout.v),
+          on_host ? view(policy::Value::attended, base + layout.attended) : View{}};
 }
 
 void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) {

@@ -78,7 +78,7 @@ class Storage : public TableRows {
   View last_embed(int batch) const;        ///< [gpu_batch_size, embed]
   View logits(int batch) const;            ///< [gpu_batch_size, vocab]
   /// Rows for attention on the host, [gpu_batch_size, heads * head_dim] each: q, k, v, and the result on the host only.
-  Exchange exchange(int batch, bool on_host) const;
+  Exchange exchange(int batch, bool on_host, int layer) const;
 
   /// Pieces on disk are read by the calling thread, which must be the device lane's.
   void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) override;

@@ -87,7 +87,7 @@ std::vector<policy::Retention> rolled_retentions(const JobOptions& options, cons
   std::vector<policy::Retention> all{options.policy.retention.value_or(policy::Retention{})};
   all.insert(all.end(), options.retentions.begin(), options.retentions.end());
   for (const policy::Retention& retention : all) {
-    retention.require_layers(model.layers, model.kv_heads);
+    retention.require_layers(policy::kv_heads_of_layers(model));
     policy::check_positions(retention, model, "retention");
   }
   const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });

@@ -98,7 +98,8 @@ Work prefill_work(const Session& session, const Totals& totals, std::int64_t pro
                prompts * (policy::flops_per_token(spec, 0, true) - policy::flops_per_token(spec, 0, false));
   if (retention.scored() &&
       retention.observation == 0)  // column sums compute the products of queries and keys once more
-    work.flops += tokens * 2 * seen * spec.heads * spec.head_dim * spec.layers;
+    for (int layer = 0; layer < spec.layers; ++layer)
+      work.flops += tokens * 2 * seen * spec.heads * spec.head_dim_of(layer);
   for (std::size_t lane = 0; lane < work.lane_bytes.size(); ++lane)
     work.lane_bytes[lane] = double(totals.prefill_lane_bytes[lane]);
   return 1 / tokens * work;

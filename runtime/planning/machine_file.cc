@@ -22,7 +22,7 @@ void require_same_kind(const policy::Machine& machine, const std::string& path, 
 
 void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec,
                    const policy::Retention& retention) {
-  retention.require_layers(spec.layers, spec.kv_heads);
+  retention.require_layers(kv_heads_of_layers(spec));
   policy::check_positions(retention, spec, "retention");
   constexpr std::int64_t most = std::int64_t{1} << 30;
   if (prompt < 1 || generation < 1 || prompt > most || generation > most)

@@ -222,6 +222,55 @@ TEST_CASE("a layer rotates by its kind, whether or not its window is shorter tha
     }
 }
 
+TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]") {
+  const std::string small = R"("hidden_size":64,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,)"
+                            R"("num_hidden_layers":6,"max_position_embeddings":1024,"hidden_size_per_layer_input":0)";
+  const auto gemma4 = [&](const std::string& keys) {
+    return from(R"({"model_type":"gemma4_text",)" + small + keys + "}");
+  };
+  const ModelSpec published = gemma4(R"(,"global_head_dim":32,"num_global_key_value_heads":1,"attention_k_eq_v":true)");
+  CHECK(published.windows == std::vector<int>{512, 512, 512, 512, 512, 0});
+  CHECK((published.kv_heads_of(0) == 2 && published.head_dim_of(0) == 16 && !published.is_global(0)));
+  CHECK((published.kv_heads_of(5) == 1 && published.head_dim_of(5) == 32 && published.values_of_keys));
+  CHECK(policy::kv_heads_of_layers(published) == std::vector<int>{2, 2, 2, 2, 2, 1});
+  CHECK((published.attention_scale == 1 && published.value_norm && published.layer_scale && !published.norm_plus_one));
+  // A quarter of a head's pairs turn, by the frequencies that whole heads have.
+  REQUIRE(published.rotary.size() == 16);
+  CHECK((published.rotary[0] == 1 && published.rotary[3] == Approx(std::pow(1e6, -6 / 32.0))));
+  CHECK((published.rotary[4] == 0 && published.rotary[15] == 0));
+  CHECK((published.window_rotary.size() == 8 && published.window_rotary[7] == Approx(std::pow(1e4, -14 / 16.0))));
+  // As transformers 5.24 writes the same, and as it fills in what is absent.
+  const ModelSpec written =
+      gemma4(R"(,"per_layer_config":{"5":{"head_dim":32,"num_key_value_heads":1}},"attention_k_eq_v":true)");
+  CHECK((written.global_head_dim == 32 && written.global_kv_heads == 1));
+  const ModelSpec absent = gemma4(R"(,"num_global_key_value_heads":1)");
+  CHECK((absent.global_head_dim == 512 && absent.global_kv_heads == 2 && !absent.values_of_keys));
+  // In a context without room for a window the heads differ all the same.
+  CHECK((gemma4(R"(,"sliding_window":2048)").windows.empty() && gemma4(R"(,"sliding_window":2048)").is_global(5)));
+  const ModelSpec forced = gemma4(R"(,"layer_types":["full_attention","sliding_attention","sliding_attention",)"
+                                  R"("sliding_attention","sliding_attention","sliding_attention"])");
+  CHECK(forced.windows == std::vector<int>{0, 512, 512, 512, 512, 0});
+  CHECK(forced.notes.size() == 1);
+  const ModelSpec inner = from(R"({"model_type":"gemma4","text_config":{"model_type":"gemma4_text",)" + small + "}}");
+  CHECK((inner.architecture == "gemma4" && inner.global_head_dim == 512));
+  CHECK(from(R"({"model_type":"gemma4_unified","text_config":{"model_type":"gemma4_unified_text"}})").hidden == 2304);
+
+  const auto refused = [&](const std::string& keys, const std::string& key) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(gemma4(keys), Contains(key));
+  };
+  CHECK_THROWS_WITH(from(R"({"model_type":"gemma4_text"})"), Contains("hidden_size_per_layer_input"));
+  refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
+  refused(R"(,"enable_moe_block":true)", "enable_moe_block");
+  refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
+  refused(R"(,"attention_bias":true)", "attention_bias");
+  refused(R"(,"global_head_dim":0)", "global_head_dim");
+  refused(R"(,"num_global_key_value_heads":3,"attention_k_eq_v":true)", "3 KV heads");
+  refused(R"(,"per_layer_config":[])", "per_layer_config");
+  refused(R"(,"per_layer_config":{"0":{"head_dim":32}})", "the same heads in all layers");
+  refused(R"(,"per_layer_config":{"5":{"hidden_size":32}})", "hidden_size");
+}
+
 TEST_CASE("caps on logits, of the families that have them", "[policy]") {
   const auto caps = [](const std::string& type, const std::string& keys) {
     const ModelSpec model = from(R"({"model_type":")" + type + "\"" + keys + "}");

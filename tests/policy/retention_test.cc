@@ -205,9 +205,10 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   CHECK(Retention::from_text("h2o:0.4:0.2:layers=1.25,full,0.75") ==
         rule_from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.25,"full",0.75]})"));
   const Retention three = Retention::from_text("h2o:0.1:0.1:layers=full,1,1");
-  CHECK_NOTHROW(three.require_layers(3, 2));
-  CHECK_THROWS_WITH(three.require_layers(4, 2), Contains("'layers' has 3 entries, and the model has 4 layers"));
-  CHECK_NOTHROW(Retention::from_text("h2o:0.1:0.1").require_layers(4, 2));
+  CHECK_NOTHROW(three.require_layers(std::vector<int>(3, 2)));
+  CHECK_THROWS_WITH(three.require_layers(std::vector<int>(4, 2)),
+                    Contains("'layers' has 3 entries, and the model has 4 layers"));
+  CHECK_NOTHROW(Retention::from_text("h2o:0.1:0.1").require_layers(std::vector<int>(4, 2)));
 }
 
 TEST_CASE("KV heads of a layer keep their own budgets, and lie together where these are alike", "[policy]") {
@@ -240,9 +241,10 @@ TEST_CASE("KV heads of a layer keep their own budgets, and lie together where th
   slots.cover(retention.slots(100, 100));
   CHECK(slots.of(1, 0) == 31);
   CHECK(slots.of(2, 0) == 199);
-  CHECK_NOTHROW(retention.require_layers(3, 4));
+  CHECK_NOTHROW(retention.require_layers(std::vector<int>(3, 4)));
   using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(retention.require_layers(3, 2), Contains("layers[1] has 4 factors, and the model has 2 KV heads"));
+  CHECK_THROWS_WITH(retention.require_layers(std::vector<int>(3, 2)),
+                    Contains("layers[1] has 4 factors, and the model has 2 KV heads"));
   const auto refused = [](const char* layers, const char* words) {
     CAPTURE(layers);
     CHECK_THROWS_WITH(Retention::from_text(std::string("h2o:0.4:0.2:layers=") + layers), Contains(words));

@@ -204,6 +204,8 @@ class Subjects {
                 {"smollm3-interval-bf16", ""},
                 {"gemma3-text-slides-bf16", ""},
                 {"gemma2-slides-bf16", ""},
+                {"gemma4-slides-bf16", ""},
+                {"gemma4-slides-heads-f32", "int8"},
                 {"sinks", ""},
                 {"sinks", "int8"},
                 {"olmo3-slides-yarn-bf16", "int4"},
@@ -269,6 +271,10 @@ class Subjects {
     Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw(), prefix_.draw()};
     const auto rest = subject.retention.find(":rest=true");
     const bool windows = model.find("slides") != std::string::npos || model.starts_with("moe-gpt-oss");
+    // Its layers have two KV heads or one.
+    if (const auto by_head = subject.retention.find(" by head");
+        model == "gemma4-slides-bf16" && by_head != std::string::npos)
+      subject.retention.replace(by_head, std::string::npos, " by layer");
     if ((windows || model == "sinks") && rest != std::string::npos) subject.retention.erase(rest, 10);
     if (subject.retention.find(":cold=") != std::string::npos || subject.retention.find(":read=") != std::string::npos)
       subject.kv = coarse_.draw();

@@ -121,9 +121,9 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
                          steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
   std::vector<runtime::HeadRunSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
-    std::byte* const base = room(print.kv_buffer_bytes(0));
-    std::memset(base, 0, print.kv_buffer_bytes(0));
-    kv.push_back({print.kv_runs(0)[0].view(base)});
+    std::byte* const base = room(print.kv_buffer_bytes(layer));
+    std::memset(base, 0, print.kv_buffer_bytes(layer));
+    kv.push_back({print.kv_runs(layer)[0].view(base)});
   }
 
   const auto stream = model.backend->make_stream();
@@ -209,6 +209,10 @@ const std::vector<std::string> kFamilies{
     R"({"model_type":"gemma3_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
         "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"sliding_window_pattern":2,
         "final_logit_softcapping":5})",
+    R"({"model_type":"gemma4_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"global_head_dim":32,
+        "layer_types":["sliding_attention","full_attention"],"num_global_key_value_heads":1,"attention_k_eq_v":true,
+        "hidden_size_per_layer_input":0})",
     R"({"model_type":"olmo3","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
         "vocab_size":67,"sliding_window":3})",
     R"({"model_type":"phi3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
@@ -302,20 +306,31 @@ TEST_CASE("what steps write has room in the work space that the footprint counts
   const policy::Workload work = policy::alike(3, 9, 4, policy.retention);
   const policy::Footprint print = policy::footprint(model.spec, model.units, policy, work, sizing);
   // Attention has q, k and v of the whole chunk beside its own values; all else is of a piece.
-  const auto bytes_of = [&](Stage stage, bool of_chunk) {
+  const auto of_layer = [&](Stage stage, bool of_chunk, int layer) {
     std::uint64_t bytes = 0;
-    for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage))) {
+    for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage, layer))) {
       const bool spans = stage == Stage::attend || value == Value::q || value == Value::k || value == Value::v;
       if (spans != of_chunk) continue;
       const policy::ValueShape shape =
-          of_chunk ? policy::attention_shape(value, model.spec, print.types, print.workspace.attention)
-                   : policy::shape_of(value, model.spec, print.types, print.workspace.piece_tokens);
+          of_chunk ? policy::attention_shape(value, model.spec, print.types, print.workspace.attention, layer)
+                   : policy::shape_of(value, model.spec, print.types, print.workspace.piece_tokens, layer);
       bytes += (shape.bytes() + 63) / 64 * 64;
     }
     return bytes;
   };
-  const std::uint64_t attention = bytes_of(Stage::attention_in, true) + bytes_of(Stage::attend, true) +
-                                  std::max(bytes_of(Stage::attention_in, false), bytes_of(Stage::attention_out, false));
+  const auto most_of = [&](const auto& bytes_in) {
+    std::uint64_t bytes = 0;
+    for (int layer = 0; layer < model.spec.layers; ++layer) bytes = std::max<std::uint64_t>(bytes, bytes_in(layer));
+    return bytes;
+  };
+  const auto bytes_of = [&](Stage stage, bool of_chunk) {
+    return most_of([&](int layer) { return of_layer(stage, of_chunk, layer); });
+  };
+  const std::uint64_t attention =
+      most_of([&](int layer) {
+        return of_layer(Stage::attention_in, true, layer) + of_layer(Stage::attend, true, layer);
+      }) +
+      std::max(bytes_of(Stage::attention_in, false), bytes_of(Stage::attention_out, false));
   const std::uint64_t most =
       std::max({bytes_of(Stage::embed, false), attention, bytes_of(Stage::mlp, false), bytes_of(Stage::expert, false)});
   CHECK(print.workspace.chunk >= most);
@@ -332,12 +347,12 @@ TEST_CASE("the flops of a token are twice the matrices that it meets, and its at
         matrices += double(tensor.elements()) * (unit.kind == policy::Unit::Kind::experts
                                                      ? double(model.spec.experts.chosen) / model.spec.experts.count
                                                      : 1);
-  double seen = 0;  // tokens, in all layers
+  double attention = 0;  // after 10 tokens, in all layers
   for (int layer = 0; layer < model.spec.layers; ++layer)
-    seen += model.spec.window(layer) > 0 ? std::min(10, model.spec.window(layer)) : 10;
-  const double attention = 4.0 * model.spec.heads * model.spec.head_dim;
+    attention += 4.0 * model.spec.heads * model.spec.head_dim_of(layer) *
+                 (model.spec.window(layer) > 0 ? std::min(10, model.spec.window(layer)) : 10);
   CHECK(policy::flops_per_token(model.spec, 0, false) == Approx(2 * matrices));
-  CHECK(policy::flops_per_token(model.spec, 10, false) == Approx(2 * matrices + seen * attention));
+  CHECK(policy::flops_per_token(model.spec, 10, false) == Approx(2 * matrices + attention));
   CHECK(policy::flops_per_token(model.spec, 0, true) ==
         Approx(2 * matrices + 2.0 * model.spec.vocab * model.spec.embed));
 }
