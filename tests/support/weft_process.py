@@ -25,6 +25,11 @@ class Weft:
     def command(self, *arguments):
         return [self.binary, *map(str, arguments)]
 
+    def sanitized(self):
+        """Whether it is a build with sanitizers, which take memory and time of their own."""
+        program = pathlib.Path(self.binary).read_bytes()
+        return b"__asan_init" in program or b"__tsan_init" in program
+
     def run(self, *arguments, timeout=HANGS, **options):
         return subprocess.run(self.command(*arguments), capture_output=True, timeout=timeout, **options)
 
