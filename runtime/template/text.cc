@@ -70,6 +70,7 @@ bool is_ascii(std::string_view text) {
 
 std::size_t find_bytes(std::string_view text, std::string_view wanted, std::size_t from) {
   if (from > text.size()) return npos;
+  if (wanted.size() == 1) return text.find(wanted.front(), from);
   const void* found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
   return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : npos;
 }
