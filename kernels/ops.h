@@ -60,7 +60,7 @@ struct Gather {
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
 ///   x, out [rows, cols] of one type, or x f32 and out of any float type; out may be x if their types are equal
-///   weight, bias [1, cols], each may be empty (scale 1, shift 0)
+///   weight [n, cols], of which row r of x takes row r mod n; bias [1, cols]; each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
 /// divided by its root mean square (RMSNorm, arXiv 1910.07467). With `plus_one` the scale is 1 + weight, as in Gemma.
 struct LayerNorm {

@@ -105,14 +105,16 @@ void CpuOps::run(const Gather& op, Stream&) const {
 void CpuOps::run(const LayerNorm& op, Stream&) const {
   check(op);
   const std::int64_t cols = op.x.cols;
+  const std::int64_t weights = op.weight ? op.weight.rows * cols : cols;
   const auto row_bytes = static_cast<std::size_t>(cols) * sizeof(float);
   ThreadPool::Turn turn(pool_);
-  float* const weight = reinterpret_cast<float*>(turn.shared(2 * row_bytes));
-  float* const bias = weight + cols;
-  if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
-  else std::fill(weight, weight + cols, 1.0f);
+  float* const weight =
+      reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(weights) * sizeof(float) + row_bytes));
+  float* const bias = weight + weights;
+  if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, weights, false);
+  else std::fill(weight, weight + weights, 1.0f);
   if (op.plus_one)
-    for (std::int64_t c = 0; c < cols; ++c) weight[c] += 1;
+    for (std::int64_t c = 0; c < weights; ++c) weight[c] += 1;
   if (op.bias) vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
   else std::fill(bias, bias + cols, 0.0f);
 
@@ -120,7 +122,7 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
     float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));
     for (std::int64_t r = first; r < first + rows; ++r) {
       vectors_.convert(op.x.slice(r, 1).data, op.x.dtype, row, DType::f32, cols, false);
-      normalise(row, weight, bias, cols, op.eps, op.rms);
+      normalise(row, weight + r * cols % weights, bias, cols, op.eps, op.rms);
       vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, op.out.dtype, cols, false);
     }
   });

@@ -63,7 +63,7 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
 /// in registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
 /// have it).
 template <class In, class Out, int kPack, int kHeld>
-__global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, Numbers bias, Out* out,
+__global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, int weight_rows, Numbers bias, Out* out,
                            std::int64_t out_stride, int cols, float eps, bool rms, bool plus_one) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
@@ -84,6 +84,7 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, N
       for (int c = first; c < cols; c += step) use(load_pack<kPack>(x + c), c);
     }
   };
+  const std::int64_t own_weight = weight_rows > 1 ? std::int64_t{blockIdx.x % weight_rows} * cols : 0;
   float mean = 0;
   if (!rms) {
     float sum = 0;
@@ -102,7 +103,7 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, N
   const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
   each([&](const Pack<In, kPack>& pack, int c) {
     Pack<float, kPack> factor = {}, shift = {};
-    if (weight.data) factor = weight.at<kPack>(c);
+    if (weight.data) factor = weight.at<kPack>(own_weight + c);
     if (bias.data) shift = bias.at<kPack>(c);
     Pack<Out, kPack> result = {};
     for (int i = 0; i < kPack; ++i) {
@@ -190,8 +191,9 @@ template <class In, class Out> void launch_norm(const LayerNorm& op, CudaStream&
   launch(wide ? op.x.cols <= held * threads * kWide ? layer_norm<In, Out, kWide, held> : layer_norm<In, Out, kWide, 0>
               : layer_norm<In, Out, 1, 0>,
          dim3(static_cast<unsigned>(op.x.rows)), threads, 0, stream, static_cast<const In*>(op.x.data), op.x.stride,
-         Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<Out*>(op.out.data),
-         op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms, op.plus_one);
+         Numbers{op.weight.data, op.weight.dtype}, static_cast<int>(op.weight.rows),
+         Numbers{op.bias.data, op.bias.dtype}, static_cast<Out*>(op.out.data), op.out.stride,
+         static_cast<int>(op.x.cols), op.eps, op.rms, op.plus_one);
 }
 
 }  // namespace

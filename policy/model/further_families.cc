@@ -196,8 +196,9 @@ ModelSpec exaone4_from_config(Fields& fields, const std::string& where) {
 }
 
 ModelSpec cohere_from_config(Fields& fields, const std::string& where) {
-  require_off(fields, "use_qk_norm");
-  return command_r(fields, where, "cohere", 500000);
+  ModelSpec model = command_r(fields, where, "cohere", 500000);
+  model.head_norm = flag(fields, "use_qk_norm", false);  // Command R+
+  return model;
 }
 
 ModelSpec cohere2_from_config(Fields& fields, const std::string& where) {

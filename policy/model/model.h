@@ -158,7 +158,7 @@ inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 enum class Form : std::uint8_t {
   table,   ///< its rows are gathered
   matrix,  ///< multiplies
-  norm,    ///< [1, cols], near 1
+  norm,    ///< [1, cols] or a row for each head, near 1
   vector,  ///< [1, cols], near 0: biases, those of norms included
 };
 

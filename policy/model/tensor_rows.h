@@ -49,6 +49,11 @@ constexpr TensorRow kHeadQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::head_dim, When::head_norm);
 constexpr TensorRow kHeadKNorm =
     norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::head_dim, When::head_norm);
+/// Heads that do not share a weight.
+constexpr TensorRow kEachHeadQNorm{kAttention, Role::q_norm,  Form::norm,     "layers.#.self_attn.q_norm.weight",
+                                   Dim::heads, Dim::head_dim, When::head_norm};
+constexpr TensorRow kEachHeadKNorm{kAttention,    Role::k_norm,  Form::norm,     "layers.#.self_attn.k_norm.weight",
+                                   Dim::kv_heads, Dim::head_dim, When::head_norm};
 constexpr TensorRow kHunyuanQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.query_layernorm.weight", Dim::head_dim);
 constexpr TensorRow kHunyuanKNorm =

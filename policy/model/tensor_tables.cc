@@ -189,6 +189,8 @@ constexpr std::array kCohere{
     kKBias,
     kV,
     kVBias,
+    kEachHeadQNorm,
+    kEachHeadKNorm,
     kO,
     kOBias,
     norm(kMlp, Role::norm2_weight, "layers.#.input_layernorm.weight"),

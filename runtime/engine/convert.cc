@@ -60,7 +60,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
       if (!seen.insert(each.stored.name).second) continue;
       if (const auto& matrix = each.stored.matrix) {
         each.shape = {matrix->rows(), matrix->cols()};
-        if (tensor.form == policy::Form::norm || tensor.form == policy::Form::vector)
+        if (matrix->rows() == 1 && (tensor.form == policy::Form::norm || tensor.form == policy::Form::vector))
           each.shape.erase(each.shape.begin());
         each.type = type;
         each.bytes = bytes_of(type, matrix->rows() * matrix->cols());

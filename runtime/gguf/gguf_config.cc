@@ -163,7 +163,8 @@ class ConfigMaker {
     const bool query_bias = model_.tensor("blk.0.attn_q.bias") != nullptr;
     if (family_ == "glm4" || family_ == "glm4_moe" || family_ == "seed_oss") config_["attention_bias"] = query_bias;
     if (family_ == "seed_oss") config_["attention_out_bias"] = model_.tensor("blk.0.attn_output.bias") != nullptr;
-    if (family_ == "glm4_moe") config_["use_qk_norm"] = model_.tensor("blk.0.attn_q_norm.weight") != nullptr;
+    if (family_ == "glm4_moe" || family_ == "cohere")
+      config_["use_qk_norm"] = model_.tensor("blk.0.attn_q_norm.weight") != nullptr;
     if (family_ == "stablelm") config_["use_qkv_bias"] = query_bias;
     if (family_ == "starcoder2") config_["use_bias"] = query_bias;
   }

@@ -136,7 +136,7 @@ constexpr std::array kArchitectures{
     GgufArchitecture{.name = "command-r",
                      .model_type = "cohere",
                      .class_name = "CohereForCausalLM",
-                     .parts = kFirstNorm | kQkv | kGateUp,
+                     .parts = kFirstNorm | kQkv | kHeadNorms | kGateUp,
                      .layer_norm = true},
     GgufArchitecture{.name = "cohere2",
                      .model_type = "cohere2",

@@ -281,7 +281,7 @@ std::vector<TensorNeed> needs_of(const policy::ModelSpec& model, const policy::T
   const TensorInfo* const tensor = checkpoint.find(own);
   // A single row may be stored as a vector or as a matrix: ERNIE's score bias, the gate of shared experts in GGUF
   // files.
-  const bool vector = tensor && spec.of_rows == 1 ? tensor->shape.size() == 1 : is_vector(spec.form);
+  const bool vector = spec.of_rows == 1 && (tensor ? tensor->shape.size() == 1 : is_vector(spec.form));
   return {{own, vector ? std::vector{spec.cols} : std::vector{spec.of_rows, spec.cols}}};
 }
 

@@ -275,6 +275,7 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
                                                          {"ernie4_5-bf16", "ernie4-bf16"},
                                                          {"exaone4-bf16", "exaone4-slides-bf16"},
                                                          {"command-r-f16", "cohere-f16"},
+                                                         {"command-r-plus-bf16", "cohere-head-norms-bf16"},
                                                          {"cohere2-bf16", "cohere2-slides-bf16"},
                                                          {"stablelm-f16", "stablelm-f16"},
                                                          {"hunyuan-moe-f32", "moe-hunyuan-f32"},
