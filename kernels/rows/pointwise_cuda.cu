@@ -63,7 +63,7 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
 /// in registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
 /// have it).
 template <class In, class Out, int kPack, int kHeld>
-__global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, int weight_rows, Numbers bias, Out* out,
+__global__ void __launch_bounds__(kThreads, 4) layer_norm(const In* x, std::int64_t x_stride, Numbers weight, int weight_rows, Numbers bias, Out* out,
                            std::int64_t out_stride, int cols, float eps, bool rms, bool plus_one) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
@@ -84,7 +84,6 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, i
       for (int c = first; c < cols; c += step) use(load_pack<kPack>(x + c), c);
     }
   };
-  const std::int64_t own_weight = weight_rows > 1 ? std::int64_t{blockIdx.x % weight_rows} * cols : 0;
   float mean = 0;
   if (!rms) {
     float sum = 0;
@@ -101,6 +100,7 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, i
     }
   });
   const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
+  const int own_weight = weight_rows > 1 ? static_cast<int>(blockIdx.x) % weight_rows * cols : 0;
   each([&](const Pack<In, kPack>& pack, int c) {
     Pack<float, kPack> factor = {}, shift = {};
     if (weight.data) factor = weight.at<kPack>(own_weight + c);
