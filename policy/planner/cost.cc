@@ -31,6 +31,8 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
     : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
       embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
+  for (const Value value : {Value::q, Value::k, Value::v})
+    exchanged_row_ += double(widest_shape_of(value, model, footprint.types, 1).bytes());
   for (const int layer : layer_of_each_kind(model))
     for (std::size_t stage = 0; stage < kStages; ++stage)
       steps_[static_cast<std::size_t>(kind_of_layer(model, layer))][stage] =
@@ -58,10 +60,7 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   if (op.subject < shape.exchange_buffer(0))
     return sweep.with_rows(sequences) * sweep.tokens *
            (bytes_of_row(Value::hidden) + (model_.experts.count > 0 ? bytes_of_row(Value::mlp_input) : 0));
-  double exchanged = 0;
-  for (const Value value : {Value::q, Value::k, Value::v})
-    exchanged += double(widest_shape_of(value, model_, footprint_.types, 1).bytes());
-  return rows * exchanged;
+  return rows * exchanged_row_;
 }
 
 double Cost::seconds(const Op& op, const Sweep& sweep, bool routed) const {
