@@ -139,9 +139,13 @@ template <class T, class F> void with_layout(int dim, int group, const F& f) {
     if (dim % whole == 0 && dim <= 8 * vector) return with_heads.template operator()<Team<T, vector, 8, 1>>();
     if (dim % whole == 0 && dim <= 16 * vector) return with_heads.template operator()<Team<T, vector, 16, 1>>();
   }
+  constexpr int most = 512, most_odd = 256;  // the largest heads, as Gemma 4 has, and those of other rows
   if (dim % whole == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
-  else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>, 1>();
-  else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
+  else if (dim <= most_odd) f.template operator()<Team<T, 1, 32, most_odd / 32>, 1>();
+  else if (dim % whole == 0 && dim <= most) f.template operator()<Team<T, vector, 32, most / vector / 32>, 1>();
+  else
+    throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most " +
+                     std::to_string(dim % whole == 0 ? most : most_odd));
 }
 
 /// Runs the split kernels over as many rows at a time as the workspace holds.

@@ -63,8 +63,9 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
 /// in registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
 /// have it).
 template <class In, class Out, int kPack, int kHeld>
-__global__ void __launch_bounds__(kThreads, 4) layer_norm(const In* x, std::int64_t x_stride, Numbers weight, int weight_rows, Numbers bias, Out* out,
-                           std::int64_t out_stride, int cols, float eps, bool rms, bool plus_one) {
+__global__ void __launch_bounds__(kThreads, 4)
+    layer_norm(const In* x, std::int64_t x_stride, Numbers weight, int weight_rows, Numbers bias, Out* out,
+               std::int64_t out_stride, int cols, float eps, bool rms, bool plus_one) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;

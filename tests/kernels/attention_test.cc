@@ -137,7 +137,7 @@ TEST_CASE("decode attention matches fp64 on every place", "[kernels]") {
        {Shape{1, 1, 1, 1, 1}, Shape{2, 1, 1, 12, 5}, Shape{3, 4, 4, 64, 40}, Shape{1, 8, 2, 80, 33},
         Shape{2, 7, 1, 128, 16}, Shape{2, 2, 1, 160, 100}, Shape{1, 6, 2, 40, 70}, Shape{2, 8, 2, 64, 70},
         Shape{4, 8, 1, 64, 5}, Shape{4, 4, 1, 128, 130}, Shape{4, 8, 1, 128, 37}, Shape{1, 8, 1, 64, 700},
-        Shape{1, 12, 1, 64, 530}, Shape{1, 1, 1, 128, 520}}) {
+        Shape{1, 12, 1, 64, 530}, Shape{1, 1, 1, 128, 520}, Shape{2, 4, 1, 512, 40}, Shape{1, 2, 1, 320, 600}}) {
     CAPTURE(place.name, name_of(dtype), s.rows, s.heads, s.kv_heads, s.head_dim, s.slots);
     const Step step(s.rows, s.heads, s.kv_heads, s.head_dim, s.slots, dtype, /*seed=*/21);
     const auto expected = step.in_fp64(0.75);

@@ -231,7 +231,8 @@ TEST_CASE("attention over levels: groups of heads, many slots, empty ones, and s
                         {1, 1, 128, 530},
                         {4, 1, 64, 600},
                         {3, 1, 96, 40},
-                        {2, 1, 256, 30}})
+                        {2, 1, 256, 30},
+                        {2, 1, 512, 30}})
     for (const float range : {1.0f, 2000.0f, 1e-3f}) {
       CAPTURE(place.name, type.name(), s.group, s.kv_heads, s.head_dim, s.slots, range);
       const int heads = s.group * s.kv_heads, rows = s.kv_heads * s.slots;
