@@ -7,9 +7,9 @@
 namespace weft::kernels::cuda::decode {
 
 template <class T, int kDim, int kHeads>
-constexpr int kBlocks<GroupTiles<T, kDim>, kHeads> = kHeads > kQuad ? 4
-                                                     : kDim > 64    ? 5
-                                                                    : 7;
+constexpr int kBlocks<GroupTiles<T, kDim>, kHeads> = kHeads > kQuad ? 3  // with one more ptxas would spill
+                                                     : kDim > 64    ? 4
+                                                                    : 5;
 
 namespace {
 
