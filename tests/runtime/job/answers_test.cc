@@ -35,7 +35,14 @@ struct Run {
         journal(folder.path() / "answers.jsonl", false,
                 {.pause = std::chrono::milliseconds(1),
                  .patience = std::chrono::milliseconds(20),
-                 .write = std::move(write)}) {
+                 .write = [this, write = std::move(write)](int fd, const void* data, std::size_t size) {
+                   {
+                     const std::lock_guard lock(mutex);
+                     writes = true;
+                     more.notify_all();
+                   }
+                   return write(fd, data, size);
+                 }}) {
     journal.open();
   }
   void run() {
@@ -50,9 +57,11 @@ struct Run {
     }
     engine.session().executor().run(block, [&](runtime::Sequence& sequence) {
       {
-        const std::lock_guard lock(mutex);
+        std::unique_lock lock(mutex);
         ++tokens;
         more.notify_all();
+        // The journal begins with the first answer, though it be late; then nothing waits for it.
+        if (tokens > static_cast<int>(kRequests)) more.wait_for(lock, std::chrono::seconds(20), [&] { return writes; });
       }
       answers.token(sequence);
     });
@@ -62,11 +71,12 @@ struct Run {
   TemporaryFolder folder;
   std::unique_ptr<runtime::ModelSource> source;
   Engine engine;
-  runtime::Journal journal;
-  runtime::Progress progress{true};
   std::mutex mutex;
   std::condition_variable more;
   int tokens = 0;
+  bool writes = false;
+  runtime::Journal journal;
+  runtime::Progress progress{true};
 };
 
 }  // namespace
