@@ -120,12 +120,13 @@ ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::strin
   if (fields.has("use_bidirectional_attention") && !fields.is_null("use_bidirectional_attention") &&
       fields.at("use_bidirectional_attention") != "vision")
     fields.refuse_field("use_bidirectional_attention", "null or \"vision\": decoders only");
-  const bool unified = type.starts_with("gemma4_unified");
-  if (fields.integer("hidden_size_per_layer_input", 0, INT32_MAX, unified ? 0 : 256) != 0)
-    fields.refuse_field("hidden_size_per_layer_input",
-                        "0: embeddings of each layer, as E2B and E4B have, are not read");
-  if (fields.integer("num_kv_shared_layers", 0, INT32_MAX, 0) != 0)
-    fields.refuse_field("num_kv_shared_layers", "0: layers that share keys and values are not supported");
+  const auto require_none = [&](const char* key, std::int64_t absent, const char* wanted) {
+    if (fields.has(key) && fields.is_null(key)) return;
+    if (fields.integer(key, 0, INT32_MAX, absent) != 0) fields.refuse_field(key, wanted);
+  };
+  require_none("hidden_size_per_layer_input", type.starts_with("gemma4_unified") ? 0 : 256,
+               "0: embeddings of each layer, as E2B and E4B have, are not read");
+  require_none("num_kv_shared_layers", 0, "0: layers that share keys and values are not supported");
   if (flag(fields, "enable_moe_block", false))
     fields.refuse_field("enable_moe_block", "false: experts beside an mlp are not supported");
   ModelSpec model = llama_like(fields, where,

@@ -260,6 +260,8 @@ TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]
     CHECK_THROWS_WITH(gemma4(keys), Contains(key));
   };
   CHECK_THROWS_WITH(from(R"({"model_type":"gemma4_text"})"), Contains("hidden_size_per_layer_input"));
+  CHECK(from(R"({"model_type":"gemma4_text","hidden_size_per_layer_input":null,"num_kv_shared_layers":null})").layers ==
+        30);
   refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
   refused(R"(,"enable_moe_block":true)", "enable_moe_block");
   refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
