@@ -44,12 +44,13 @@ struct Checker {
       refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
   }
   /// Requires `v` to be empty, or to have one number for each of `cols` columns of `other`.
-  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other,
-               const ConstView& model) const {
+  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other, const ConstView& model,
+               bool several = false) const {
     if (!v) return;
     sound(name, v);
     of_float_type(name, v);
-    if (v.rows != 1 || v.cols != cols)
+    const bool counted = v.rows == 1 || (several && v.rows > 1 && v.stride == cols);  // one after another
+    if (!counted || v.cols != cols)
       refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
   }
   void sized(const char* name, const ConstView& v, std::int64_t rows, std::int64_t cols, const std::string& why) const {

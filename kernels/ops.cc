@@ -174,12 +174,7 @@ void check(const LayerNorm& op) {
   const Checker c{"layer_norm"};
   c.sound("x", op.x);
   c.of_float_type("x", op.x);
-  if (op.weight) {
-    c.sound("weight", op.weight);
-    c.of_float_type("weight", op.weight);
-    if (op.weight.rows < 1 || op.weight.cols != op.x.cols || op.weight.stride != op.weight.cols)
-      c.refuse("weight is " + shape(op.weight) + ", x is " + shape(op.x));
-  }
+  c.row_for("weight", op.weight, op.x.cols, "x", op.x, /*several=*/true);
   c.row_for("bias", op.bias, op.x.cols, "x", op.x);
   c.like("out", op.out, "x", op.x);
   if (op.x.dtype != DType::f32) c.of_type("out", op.out, op.x.dtype);

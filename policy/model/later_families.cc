@@ -23,6 +23,33 @@ void require_decoder(Fields& fields) {
     fields.refuse_field("use_bidirectional_attention", "false: decoders only");
 }
 
+/// What the configs of Gemma 2 and later have where keys are absent.
+ModelSpec gemma2_defaults(const std::string& type, int layers, int vocab, int positions) {
+  return {.architecture = type,
+          .layers = layers,
+          .hidden = 2304,
+          .ffn = 9216,
+          .heads = 8,
+          .kv_heads = 4,
+          .head_dim = 256,
+          .vocab = vocab,
+          .positions = positions,
+          .rotary = {},
+          .activation = {},
+          .norm_epsilon = 1e-6f,
+          .eos = {1},
+          .bos = 2};
+}
+
+/// Reads the text model, which is in text_config where the config has towers for images or sound too.
+template <class Read> ModelSpec text_model(Fields& fields, const std::string& where, const Read& read) {
+  const std::string type = fields.text("model_type");
+  if (!fields.has("text_config")) return read(fields, where, type);
+  const nlohmann::json text = text_config(fields);
+  Fields inner(text, where + ": text_config", Blame::data);
+  return read(inner, where, type);
+}
+
 /// What Gemma 2 changed of the first, and Gemma 3 kept.
 void add_gemma2(Fields& fields, ModelSpec& model) {
   model.tied_head = flag(fields, "tie_word_embeddings", true);
@@ -36,21 +63,7 @@ void add_gemma2(Fields& fields, ModelSpec& model) {
 
 ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
   require_decoder(fields);
-  ModelSpec model = llama_like(fields, where,
-                               {.architecture = type,
-                                .layers = 26,
-                                .hidden = 2304,
-                                .ffn = 9216,
-                                .heads = 8,
-                                .kv_heads = 4,
-                                .head_dim = 256,
-                                .vocab = 262208,
-                                .positions = 131072,
-                                .rotary = {},
-                                .activation = {},
-                                .norm_epsilon = 1e-6f,
-                                .eos = {1},
-                                .bos = 2},
+  ModelSpec model = llama_like(fields, where, gemma2_defaults(type, 26, 262208, 131072),
                                {.default_theta = 1e6, .layers = "full_attention"});
   add_gemma2(fields, model);
   model.head_norm = true;
@@ -129,21 +142,7 @@ ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::strin
   require_none("num_kv_shared_layers", 0, "0: layers that share keys and values are not supported");
   if (flag(fields, "enable_moe_block", false))
     fields.refuse_field("enable_moe_block", "false: experts beside an mlp are not supported");
-  ModelSpec model = llama_like(fields, where,
-                               {.architecture = type,
-                                .layers = 30,
-                                .hidden = 2304,
-                                .ffn = 9216,
-                                .heads = 8,
-                                .kv_heads = 4,
-                                .head_dim = 256,
-                                .vocab = 262144,
-                                .positions = 131072,
-                                .rotary = {},
-                                .activation = {},
-                                .norm_epsilon = 1e-6f,
-                                .eos = {1},
-                                .bos = 2},
+  ModelSpec model = llama_like(fields, where, gemma2_defaults(type, 30, 262144, 131072),
                                {.layers = "sliding_attention", .scaled = false, .whole = true});
   model.tied_head = flag(fields, "tie_word_embeddings", true);
   if (flag(fields, "attention_bias", false)) fields.refuse_field("attention_bias", "false");
@@ -238,21 +237,7 @@ ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
 
 ModelSpec gemma2_from_config(Fields& fields, const std::string& where) {
   require_decoder(fields);
-  ModelSpec model = llama_like(fields, where,
-                               {.architecture = "gemma2",
-                                .layers = 26,
-                                .hidden = 2304,
-                                .ffn = 9216,
-                                .heads = 8,
-                                .kv_heads = 4,
-                                .head_dim = 256,
-                                .vocab = 256000,
-                                .positions = 8192,
-                                .rotary = {},
-                                .activation = {},
-                                .norm_epsilon = 1e-6f,
-                                .eos = {1},
-                                .bos = 2});
+  ModelSpec model = llama_like(fields, where, gemma2_defaults("gemma2", 26, 256000, 8192));
   add_gemma2(fields, model);
   model.attention_cap = cap_from_config(fields, "attn_logit_softcapping", 50.0);
   model.logit_cap = cap_from_config(fields, "final_logit_softcapping", 30.0);
@@ -261,21 +246,12 @@ ModelSpec gemma2_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
-/// With towers for images the text model is in text_config.
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where) {
-  if (!fields.has("text_config")) return gemma3_text(fields, where, fields.text("model_type"));
-  const nlohmann::json text = text_config(fields);
-  Fields inner(text, where + ": text_config", Blame::data);
-  return gemma3_text(inner, where, "gemma3");
+  return text_model(fields, where, gemma3_text);
 }
 
-/// With towers for images and sound the text model is in text_config.
 ModelSpec gemma4_from_config(Fields& fields, const std::string& where) {
-  const std::string type = fields.text("model_type");
-  if (!fields.has("text_config")) return gemma4_text(fields, where, type);
-  const nlohmann::json text = text_config(fields);
-  Fields inner(text, where + ": text_config", Blame::data);
-  return gemma4_text(inner, where, type);
+  return text_model(fields, where, gemma4_text);
 }
 
 /// Mistral with windows in the layers that layer_types names.

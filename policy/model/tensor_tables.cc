@@ -66,7 +66,7 @@ constexpr std::array kGemma2{
     kQBias,
     kK,
     kKBias,
-    kV,
+    matrix(kAttention, Role::v_weight, "layers.#.self_attn.v_proj.weight", Dim::kv_rows, Dim::hidden, When::own_values),
     kVBias,
     kHeadQNorm,
     kHeadKNorm,
@@ -78,26 +78,7 @@ constexpr std::array kGemma2{
     kUp,
     kDown,
     norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm.weight"),
-    kFinalNorm,
-    head("lm_head.weight"),
-};
-
-constexpr std::array kGemma4{
-    embedding("embed_tokens.weight"),
-    kInputNorm,
-    kQ,
-    kK,
-    matrix(kAttention, Role::v_weight, "layers.#.self_attn.v_proj.weight", Dim::kv_rows, Dim::hidden, When::own_values),
-    kHeadQNorm,
-    kHeadKNorm,
-    kO,
-    norm(kAttention, Role::attention_norm, "layers.#.post_attention_layernorm.weight"),
-    norm(kMlp, Role::norm2_weight, "layers.#.pre_feedforward_layernorm.weight"),
-    kGate,
-    kUp,
-    kDown,
-    norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm.weight"),
-    norm(kMlp, Role::layer_scale, "layers.#.layer_scalar", Dim::one),
+    norm(kMlp, Role::layer_scale, "layers.#.layer_scalar", Dim::one, When::layer_scale),
     kFinalNorm,
     head("lm_head.weight"),
 };
@@ -352,7 +333,6 @@ constexpr std::array kGranite4{
 std::span<const TensorRow> opt_tensors() { return kOpt; }
 std::span<const TensorRow> llama_tensors() { return kLlama; }
 std::span<const TensorRow> gemma2_tensors() { return kGemma2; }
-std::span<const TensorRow> gemma4_tensors() { return kGemma4; }
 std::span<const TensorRow> olmo2_tensors() { return kOlmo2; }
 std::span<const TensorRow> phi3_tensors() { return kPhi3; }
 std::span<const TensorRow> glm4_tensors() { return kGlm4; }

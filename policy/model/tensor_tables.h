@@ -9,8 +9,7 @@ namespace weft::policy {
 
 std::span<const TensorRow> opt_tensors();
 std::span<const TensorRow> llama_tensors();   ///< also of Mistral, Qwen and others
-std::span<const TensorRow> gemma2_tensors();  ///< also of Gemma 3; norms lie on both sides of each sublayer
-std::span<const TensorRow> gemma4_tensors();  ///< likewise, and a layer has a factor
+std::span<const TensorRow> gemma2_tensors();  ///< also of Gemma 3 and 4; norms lie on both sides of each sublayer
 std::span<const TensorRow> olmo2_tensors();   ///< norms lie behind each sublayer alone
 std::span<const TensorRow> phi3_tensors();  ///< q, k and v lie one after another in one tensor, gate and up in another
 std::span<const TensorRow> glm4_tensors();  ///< gate and up in one tensor
