@@ -14,11 +14,11 @@ inline constexpr int kMostExperts = 512;  ///< experts of a layer
 /// The `chosen` experts with the highest score + bias are taken, the lower expert first among equals; NaN is the
 /// lowest. With several `groups` of equally many experts only those of the `groups_kept` best groups can be taken: a
 /// group is as good as the sum of its two highest score + bias (DeepSeek-V3, arXiv 2412.19437). A row's weights are the
-/// scores of its experts, divided by their sum if `normalise`, times `scale`.
-///   logits [rows, experts] f32;  bias [1, experts] of any float type, or empty
+/// scores of its experts, divided by their sum if `normalise`, times `scale`, times its number in `by`.
+///   logits [rows, experts] f32;  bias, by [1, experts] of any float type, or empty
 ///   expert, weight [rows * chosen]: written, each row's experts in ascending order
 struct Route {
-  ConstView logits = {}, bias = {};
+  ConstView logits = {}, bias = {}, by = {};
   int chosen = 1;
   bool sigmoid = false, normalise = false;
   int groups = 1, groups_kept = 1;

@@ -131,6 +131,7 @@ void check(const Route& op) {
   c.of_type("logits", op.logits, DType::f32);
   const std::int64_t experts = op.logits.cols;
   c.row_for("bias", op.bias, experts, "logits", op.logits);
+  c.row_for("by", op.by, experts, "logits", op.logits);
   if (experts < 1 || experts > kMostExperts) c.refuse(text(experts) + " experts, wanted 1 to " + text(kMostExperts));
   if (op.groups < 1 || experts % op.groups != 0 || op.groups_kept < 1 || op.groups_kept > op.groups)
     c.refuse(text(op.groups_kept) + " of " + text(op.groups) + " groups of " + text(experts) + " experts");

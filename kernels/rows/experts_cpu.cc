@@ -40,8 +40,9 @@ void leave_groups(const Route& op, const float* key, bool* taken) {
   for (int e = 0; e < experts; ++e) taken[e] = !kept[static_cast<std::size_t>(e / size)];
 }
 
-/// `bias` [experts] or null.
-void route_row(const Route& op, const float* logits, const float* bias, std::int32_t* expert, float* weight) {
+/// `bias`, `by` [experts] or null.
+void route_row(const Route& op, const float* logits, const float* bias, const float* by, std::int32_t* expert,
+               float* weight) {
   const int experts = static_cast<int>(op.logits.cols);
   std::array<float, kMostExperts> score, key;
   std::array<bool, kMostExperts> taken{};
@@ -68,7 +69,10 @@ void route_row(const Route& op, const float* logits, const float* bias, std::int
   std::sort(expert, expert + op.chosen);
   float sum = 0;
   for (int i = 0; i < op.chosen; ++i) sum += weight[i] = score[static_cast<std::size_t>(expert[i])];
-  for (int i = 0; i < op.chosen; ++i) weight[i] = (op.normalise ? weight[i] / (sum + 1e-20f) : weight[i]) * op.scale;
+  for (int i = 0; i < op.chosen; ++i) {
+    weight[i] = (op.normalise ? weight[i] / (sum + 1e-20f) : weight[i]) * op.scale;
+    if (by) weight[i] *= by[expert[i]];
+  }
 }
 
 }  // namespace
@@ -77,14 +81,16 @@ void CpuOps::run(const Route& op, Stream&) const {
   check(op);
   ThreadPool::Turn turn(pool_);
   const std::int64_t experts = op.logits.cols;
-  float* bias = nullptr;
-  if (op.bias) {
-    bias = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(experts) * sizeof(float)));
-    vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, experts, false);
-  }
+  auto* const floats = reinterpret_cast<float*>(turn.shared(2 * static_cast<std::size_t>(experts) * sizeof(float)));
+  const auto as_floats = [&](const ConstView& row, float* to) -> const float* {
+    if (!row) return nullptr;
+    vectors_.convert(row.data, row.dtype, to, DType::f32, experts, false);
+    return to;
+  };
+  const float *const bias = as_floats(op.bias, floats), *const by = as_floats(op.by, floats + experts);
   for_row_blocks(turn, op.logits.rows, experts * op.chosen, [&](std::int64_t first, std::int64_t rows, int) {
     for (std::int64_t r = first; r < first + rows; ++r)
-      route_row(op, row_of(op.logits, r), bias, op.expert.data() + r * op.chosen, op.weight.data() + r * op.chosen);
+      route_row(op, row_of(op.logits, r), bias, by, op.expert.data() + r * op.chosen, op.weight.data() + r * op.chosen);
   });
 }
 

@@ -48,8 +48,9 @@ __device__ Best best_left(const float* key, const int* taken, int count, int lan
 }
 
 /// A warp for each row. Grid: rows / kWarps.
-__global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std::int64_t stride, Numbers bias, int rows,
-                                                       Routing how, std::int32_t* expert, float* weight) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    route(const float* logits, std::int64_t stride, Numbers bias, Numbers by, int rows, Routing how,
+          std::int32_t* expert, float* weight) {
   WEFT_SHARED(float, scores, [kWarps][kMostExperts]);
   WEFT_SHARED(float, keys, [kWarps][kMostExperts]);
   WEFT_SHARED(float, goods, [kWarps][kMostExperts]);
@@ -118,7 +119,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std:
     if (chosen[turn]) {
       const int place = before + __popc(static_cast<int>(mask & ((1u << lane) - 1))), e = turn * kWarp + lane;
       expert[place] = e;
-      weight[place] = (how.normalise ? score[e] / (total + 1e-20f) : score[e]) * how.scale;
+      const float share = (how.normalise ? score[e] / (total + 1e-20f) : score[e]) * how.scale;
+      weight[place] = by.data ? share * by.at<1>(e).at[0] : share;
     }
     before += __popc(static_cast<int>(mask));
   }
@@ -172,7 +174,8 @@ void CudaOps::run(const Route& op, Stream& any) const {
       static_cast<int>(op.logits.cols), op.chosen, op.groups, op.groups_kept, op.sigmoid, op.normalise, op.scale};
   launch(route, dim3(static_cast<unsigned>((rows + kWarps - 1) / kWarps)), kWarps * kWarp, 0,
          static_cast<CudaStream&>(any), static_cast<const float*>(op.logits.data), op.logits.stride,
-         Numbers{op.bias.data, op.bias.dtype}, rows, how, op.expert.data(), op.weight.data());
+         Numbers{op.bias.data, op.bias.dtype}, Numbers{op.by.data, op.by.dtype}, rows, how, op.expert.data(),
+         op.weight.data());
 }
 
 void CudaOps::run(const AddRows& op, Stream& any) const {

@@ -69,7 +69,7 @@ void CpuOps::run(const Scale& op, Stream&) const {
   for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
     for (std::int64_t r = first; r < first + rows; ++r) {
       float* const x = row_of(op.x, r);
-      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= factor;
+      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] = factor == 0 ? 0 : x[c] * factor;
       if (op.cap > 0)
         for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] = op.cap * std::tanh(x[c] / op.cap);
     }

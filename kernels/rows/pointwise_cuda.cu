@@ -122,7 +122,7 @@ __global__ void scale(float* x, std::int64_t x_stride, std::int64_t cols, float 
   if (by.data) factor *= by.at<1>(0).at[0];
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
   for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) {
-    const float y = x[c] * factor;
+    const float y = factor == 0 ? 0 : x[c] * factor;
     x[c] = cap > 0 ? cap * tanhf(y / cap) : y;
   }
 }

@@ -57,7 +57,9 @@ std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Work
   };
   const std::uint64_t of_chunk = std::max(attention(space.attention), attention({.queries = space.chunk_tokens}));
   const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
-  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), of_chunk + beside}), kPage);
+  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), piece(Stage::experts_end),
+                            of_chunk + beside}),
+                  kPage);
 }
 
 OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {

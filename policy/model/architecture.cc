@@ -149,7 +149,7 @@ constexpr std::array kDecoderSteps{
             When::gated_shaped_branch},
     StepRow{Stage::mlp,
             {.op = StepOp::norm, .in = Value::branch, .out = Value::branch, .weight = Role::mlp_norm},
-            When::branch_norm},
+            When::dense_branch_norm},
     StepRow{Stage::mlp,
             {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual},
             When::dense_scaled_residual},
@@ -179,16 +179,37 @@ constexpr std::array kDecoderSteps{
             When::post_norm},
     StepRow{Stage::mlp,
             {.op = StepOp::scale_by, .in = Value::hidden, .out = Value::hidden, .weight = Role::layer_scale},
-            When::layer_scale},
+            When::dense_layer_scale},
 
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::gate, .out = Value::mlp_output, .weight = Role::down_weight},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp,
+            {.op = StepOp::norm, .in = Value::mlp_output, .out = Value::mlp_output, .weight = Role::mlp_norm},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp,
+            {.op = StepOp::norm, .in = Value::hidden, .out = Value::router_input, .weight = Role::router_norm},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::router_input, .out = Value::router_logits, .weight = Role::router},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp,
+            {.op = StepOp::scale, .out = Value::router_logits, .factor = Factor::router},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp,
+            {.op = StepOp::norm, .in = Value::hidden, .out = Value::mlp_input, .weight = Role::expert_input_norm},
+            When::experts_beside_mlp},
+    StepRow{Stage::mlp, {.op = StepOp::clear, .out = Value::expert_sum}, When::experts_beside_mlp},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,
              .out = Value::router_logits,
              .weight = Role::router,
              .bias = Role::router_bias},
+            When::experts_alone},
+    StepRow{Stage::mlp,
+            {.op = StepOp::route, .in = Value::router_logits, .weight = Role::expert_scale, .bias = Role::score_bias},
             When::sparse},
-    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .bias = Role::score_bias}, When::sparse},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,
@@ -255,7 +276,28 @@ constexpr std::array kDecoderSteps{
              .weight = Role::down_weight,
              .bias = Role::down_bias},
             When::sparse},
-    StepRow{Stage::expert, {.op = StepOp::add_routed, .in = Value::expert_output, .out = Value::hidden}, When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::add_routed, .in = Value::expert_output, .out = Value::hidden},
+            When::experts_alone},
+    StepRow{Stage::expert,
+            {.op = StepOp::add_routed, .in = Value::expert_output, .out = Value::expert_sum},
+            When::experts_beside_mlp},
+
+    StepRow{Stage::experts_end,
+            {.op = StepOp::norm, .in = Value::expert_sum, .out = Value::expert_sum, .weight = Role::expert_sum_norm},
+            When::experts_beside_mlp},
+    StepRow{Stage::experts_end,
+            {.op = StepOp::add, .in = Value::expert_sum, .out = Value::mlp_output},
+            When::experts_beside_mlp},
+    StepRow{Stage::experts_end,
+            {.op = StepOp::norm, .in = Value::mlp_output, .out = Value::mlp_output, .weight = Role::joined_norm},
+            When::experts_beside_mlp},
+    StepRow{Stage::experts_end,
+            {.op = StepOp::add, .in = Value::mlp_output, .out = Value::hidden},
+            When::experts_beside_mlp},
+    StepRow{Stage::experts_end,
+            {.op = StepOp::scale_by, .in = Value::hidden, .out = Value::hidden, .weight = Role::layer_scale},
+            When::experts_end_scale},
 
     StepRow{Stage::output, {.op = StepOp::gather_last, .in = Value::hidden, .out = Value::last_hidden}},
     StepRow{Stage::output,
@@ -369,6 +411,7 @@ std::int64_t size_of(Dim dim, const ModelSpec& model, int layer) {
 bool applies(When when, const ModelSpec& model, int layer) {
   const bool shaped = model.branch_norm || model.residual_scale != 1;
   const bool sparse = layer >= 0 && model.is_sparse(layer);  // -1: outside of the layers
+  const bool beside = sparse && model.experts.beside_mlp;
   switch (when) {
     case When::always: return true;
     case When::qkv_bias: return model.qkv_bias;
@@ -388,7 +431,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::own_values: return !model.fused_qkv && !(model.values_of_keys && model.is_global(layer));
     case When::values_of_keys: return !model.fused_qkv && model.values_of_keys && model.is_global(layer);
     case When::value_norm: return model.value_norm;
-    case When::layer_scale: return model.layer_scale;
+    case When::dense_layer_scale: return model.layer_scale && !sparse;
     case When::head_norm: return model.head_norm;
     case When::late_head_norm: return model.late_head_norm;
     case When::sinks: return model.sinks;
@@ -397,6 +440,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::branch_norm: return model.branch_norm;
     case When::scaled_residual: return model.residual_scale != 1;
     case When::dense_scaled_residual: return model.residual_scale != 1 && !sparse;
+    case When::dense_branch_norm: return model.branch_norm && !sparse;
     case When::plain_branch: return !shaped;
     case When::shaped_branch: return shaped;
     case When::gated_plain_branch: return model.gated_mlp && !shaped && !sparse;
@@ -405,9 +449,12 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::shaped_logits: return model.logit_scale != 1 || model.logit_cap != 0;
     case When::own_mlp_norm: return model.pre_norm && !model.parallel_residual;
     case When::parallel: return model.parallel_residual;
-    case When::gated_mlp: return model.gated_mlp && !sparse;
+    case When::gated_mlp: return model.gated_mlp && (!sparse || beside);
     case When::plain_mlp: return !model.gated_mlp && !sparse;
     case When::sparse: return sparse;
+    case When::experts_beside_mlp: return beside;
+    case When::experts_alone: return sparse && !beside;
+    case When::experts_end_scale: return beside && model.layer_scale;
     case When::score_bias: return sparse && model.experts.score_bias;
     case When::shared_expert: return sparse && model.experts.shared_ffn > 0;
     case When::gated_shared_expert: return sparse && model.experts.shared_ffn > 0 && model.experts.shared_gate;

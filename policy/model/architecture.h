@@ -56,7 +56,7 @@ enum class When : std::uint8_t {
   own_values,      ///< separate_qkv, and the layer's values have a product of their own
   values_of_keys,  ///< separate_qkv, and they have none
   value_norm,
-  layer_scale,
+  dense_layer_scale,  ///< a learned factor at the end of a layer, in one without experts
   head_norm,
   late_head_norm,
   sinks,
@@ -66,6 +66,7 @@ enum class When : std::uint8_t {
   branch_norm,
   scaled_residual,
   dense_scaled_residual,  ///< likewise, in a layer without experts
+  dense_branch_norm,      ///< branch_norm, likewise
   plain_branch,           ///< a sublayer's addition to the hidden states is added as it is
   shaped_branch,          ///< it is normed or scaled before
   gated_plain_branch,
@@ -73,9 +74,12 @@ enum class When : std::uint8_t {
   scaled_embedding,
   shaped_logits,
   parallel,
-  gated_mlp,  ///< likewise, of a layer without experts
+  gated_mlp,  ///< the layer has no experts, or has them beside its mlp
   plain_mlp,
   sparse,  ///< a layer with experts
+  experts_beside_mlp,
+  experts_alone,      ///< a layer with experts and without an mlp beside them
+  experts_end_scale,  ///< experts_beside_mlp, and a learned factor at the end of the layer
   score_bias,
   shared_expert,
   gated_shared_expert,
@@ -103,6 +107,7 @@ struct TensorRow {
   When when = When::always;
   Dim of_rows = Dim::one, first_row = Dim::one;  ///< as in TensorSpec, if the tensor is a part of one; else one
   StackRow stack = {};
+  bool ends_experts = false;  ///< a unit of experts has it once, behind the layer's last
 };
 
 /// One row of an architecture's table of steps, which lists what each stage computes, in order.

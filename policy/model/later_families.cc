@@ -127,8 +127,22 @@ void add_global_heads(Fields& fields, const std::string& where, ModelSpec& model
   model.global_kv_heads = heads.kv_heads, model.global_head_dim = heads.head_dim;
 }
 
-/// Gemma 4's text model, which is dense and has no embeddings in its layers: the 31B. What the smaller ones and the
-/// mixture have besides is refused by its key.
+/// The experts beside each layer's mlp, as the 26B-A4B has them.
+void experts_of_gemma4(Fields& fields, ModelSpec& model) {
+  const auto size = [&](const char* key, std::int64_t most) {
+    if (!fields.has(key) || fields.is_null(key)) fields.refuse_field(key, "a number: enable_moe_block is true");
+    return positive_int(fields, key, most, 1);
+  };
+  Experts& experts = model.experts;
+  experts.count = size("num_experts", kMostExperts);
+  experts.chosen = size("top_k_experts", experts.count);
+  experts.ffn = size("moe_intermediate_size", 1 << 20);
+  experts.normalise = experts.beside_mlp = true;
+  experts.router_scale = static_cast<float>(1 / std::sqrt(double(model.hidden)));
+}
+
+/// Gemma 4's text model without embeddings in its layers: the 31B and the 26B-A4B. What the smaller ones have besides
+/// is refused by its key.
 ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::string& type) {
   if (fields.has("use_bidirectional_attention") && !fields.is_null("use_bidirectional_attention") &&
       fields.at("use_bidirectional_attention") != "vision")
@@ -140,14 +154,13 @@ ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::strin
   require_none("hidden_size_per_layer_input", type.starts_with("gemma4_unified") ? 0 : 256,
                "0: embeddings of each layer, as E2B and E4B have, are not read");
   require_none("num_kv_shared_layers", 0, "0: layers that share keys and values are not supported");
-  if (flag(fields, "enable_moe_block", false))
-    fields.refuse_field("enable_moe_block", "false: experts beside an mlp are not supported");
   ModelSpec model = llama_like(fields, where, gemma2_defaults(type, 30, 262144, 131072),
                                {.layers = "sliding_attention", .scaled = false, .whole = true});
   model.tied_head = flag(fields, "tie_word_embeddings", true);
   if (flag(fields, "attention_bias", false)) fields.refuse_field("attention_bias", "false");
   model.qkv_bias = model.output_bias = model.mlp_bias = false;
   model.head_norm = model.value_norm = model.branch_norm = model.layer_scale = true;
+  if (flag(fields, "enable_moe_block", false)) experts_of_gemma4(fields, model);
   model.activation = fields.text("hidden_activation", "gelu_pytorch_tanh");
   model.attention_scale = 1;
   model.logit_cap = cap_from_config(fields, "final_logit_softcapping");

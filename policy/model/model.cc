@@ -22,9 +22,10 @@ std::string numbered(std::string name, int layer, int expert) {
 /// `first`, `count`: the experts of a unit of experts.
 Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer, int first = 0, int count = 1) {
   Unit unit{.kind = kind, .layer = layer, .first_expert = first, .experts = count, .tensors = {}};
-  for (int expert = 0; expert < count; ++expert)
+  const bool last = kind == Unit::Kind::experts && first + count == model.experts.count;
+  for (int expert = 0; expert < count + (last ? 1 : 0); ++expert)
     for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
-      if (row.unit != kind || !applies(row.when, model, layer)) continue;
+      if (row.unit != kind || row.ends_experts != (expert == count) || !applies(row.when, model, layer)) continue;
       const int of_layer = first + expert;
       TensorSpec tensor{row.role, row.form, numbered(row.name, layer, of_layer), size_of(row.rows, model, layer),
                         size_of(row.cols, model, layer)};

@@ -46,6 +46,11 @@ enum class Role : std::uint8_t {
   router_bias,
   score_bias,
   shared_gate,
+  router_norm,  // with experts beside an mlp, as the next four
+  expert_scale,
+  expert_input_norm,
+  expert_sum_norm,
+  joined_norm,
   final_norm_weight,
   final_norm_bias,
   project_out,
@@ -78,7 +83,8 @@ struct TensorSpec {
   std::int64_t rows = 1, cols = 0;
   std::int64_t of_rows = 0;    ///< rows of the checkpoint's tensor, of which the unit holds `rows`
   std::int64_t first_row = 0;  ///< the first of these
-  int expert = 0;              ///< index within the unit, which may have several experts
+  int expert = 0;              ///< index within the unit, which may have several experts, or their number: used after
+                               ///< the layer's last expert
   int of_layer = 0;            ///< the expert's index within the layer
   ExpertStack stack = {};      ///< a tensor that checkpoints may have in the place of `name`
   std::int64_t elements() const { return rows * cols; }

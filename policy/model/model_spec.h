@@ -23,6 +23,8 @@ struct Experts {
   bool shared_gate = false;  ///< the shared expert's output is gated by a product with the mlp's input
   bool sigmoid = false, normalise = false, score_bias = false;  ///< scores; see kernels::Route
   bool biases = false;                                          ///< the products of router and experts have biases
+  bool beside_mlp = false;  ///< the layer has an mlp as dense ones do; it and the experts' sum are normed, then added
+  float router_scale = 1;   ///< factor on the router's logits
   float gate_slope = 0, gate_limit = 0;  ///< parameters of kernels::ClampedGate; 0: experts gate as other mlps do
   int groups = 1, groups_kept = 1;
   float scale = 1;

@@ -7,18 +7,6 @@
 namespace weft::policy {
 namespace {
 
-constexpr Unit::Kind kExperts = Unit::Kind::experts;
-
-constexpr TensorRow expert(Role role, const char* name) {
-  const bool down = role == Role::down_weight;
-  return matrix(kExperts, role, name, down ? Dim::hidden : Dim::expert_ffn, down ? Dim::expert_ffn : Dim::hidden,
-                When::sparse);
-}
-/// The same in a tensor of all experts.
-constexpr TensorRow in_stack(TensorRow row, StackRow stack) {
-  row.stack = stack;
-  return row;
-}
 constexpr TensorRow expert_bias(Role role, const char* name, Dim width) {
   return bias(kExperts, role, name, width, When::biased_experts);
 }

@@ -35,8 +35,11 @@ constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::attended, Dim::q_rows},
     {Value::branch, Dim::hidden},
     {Value::mlp_input, Dim::hidden, TypeOf::product},
+    {Value::mlp_output, Dim::hidden},
+    {Value::expert_sum, Dim::hidden},
     {Value::gate, Dim::ffn, TypeOf::product},
     {Value::up, Dim::ffn, TypeOf::product},
+    {Value::router_input, Dim::hidden, TypeOf::product},
     {Value::router_logits, Dim::experts, TypeOf::f32},
     {Value::shared_gate, Dim::shared_ffn, TypeOf::product},
     {Value::shared_up, Dim::shared_ffn, TypeOf::product},
@@ -149,10 +152,15 @@ ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int l
 
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows) {
   offload::Arena counting;
-  HiddenLayout layout{.hidden = shape_of(Value::hidden, model, types, rows),
-                      .mlp_input = shape_of(Value::mlp_input, model, types, model.experts.count > 0 ? rows : 0)};
-  take(counting, layout.hidden);
-  if (layout.mlp_input.rows > 0) layout.input_offset = take(counting, layout.mlp_input);
+  const auto place = [&](Value value, bool used) {
+    const ValueShape shape = shape_of(value, model, types, used ? rows : 0);
+    return HiddenLayout::Part{shape, used ? take(counting, shape) : 0};
+  };
+  const bool sparse = model.experts.count > 0, beside = sparse && model.experts.beside_mlp;
+  HiddenLayout layout{.hidden = place(Value::hidden, true),
+                      .mlp_input = place(Value::mlp_input, sparse),
+                      .mlp_output = place(Value::mlp_output, beside),
+                      .expert_sum = place(Value::expert_sum, beside)};
   layout.bytes = counting.used();
   return layout;
 }

@@ -14,9 +14,10 @@ namespace weft::policy {
 
 /// A part of the forward pass that runs as one piece. An attention sublayer has three, because its core may run on the
 /// host.
-/// `expert` is one expert of a sparse layer over the rows that chose it, whose router is in the layer's mlp.
-enum class Stage : std::uint8_t { embed, attention_in, attend, attention_out, mlp, expert, output, head };
-inline constexpr std::size_t kStages = 8;
+/// `expert` is one expert of a sparse layer over the rows that chose it, whose router is in the layer's mlp;
+/// `experts_end` follows the layer's last expert.
+enum class Stage : std::uint8_t { embed, attention_in, attend, attention_out, mlp, expert, experts_end, output, head };
+inline constexpr std::size_t kStages = 9;
 
 enum class StepOp : std::uint8_t {
   gather_tokens,     ///< out = rows of the token embedding
@@ -30,10 +31,11 @@ enum class StepOp : std::uint8_t {
   attend,            ///< out = attention of q over k, v and the KV cache
   multiply,          ///< out *= in
   add,               ///< out += in
+  clear,             ///< out = 0
   scale,             ///< out is scaled and capped in place by the model's `factor`
   scale_by,          ///< out is scaled in place by the weight, one number
   convert,           ///< out = in
-  route,             ///< chooses each row's experts by in
+  route,             ///< chooses each row's experts by in; `weight` has a factor for each expert
   gather_routed,     ///< out = the rows of in that chose the expert
   add_routed,        ///< out += in, each row times its weight, at the rows that chose the expert
   clamped_gate,      ///< out = kernels::ClampedGate of out and in
@@ -57,10 +59,13 @@ enum class Value : std::uint8_t {
   log_sum,  ///< prompts only, per row: PrefillAttention::lse
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
-  branch,     ///< a sublayer's addition to the hidden states, if it is normed or scaled before
-  mlp_input,  ///< a sparse layer keeps it until its last expert
+  branch,      ///< a sublayer's addition to the hidden states, if it is normed or scaled before
+  mlp_input,   ///< a sparse layer keeps this value and the next two until its last expert
+  mlp_output,  ///< the output of an mlp beside experts
+  expert_sum,  ///< the sum over these experts
   gate,
   up,
+  router_input,  ///< experts beside an mlp: the mlp's input has other norms
   router_logits,
   shared_gate,  ///< the shared expert's
   shared_up,
@@ -73,10 +78,10 @@ enum class Value : std::uint8_t {
   last_embed,
   logits,
 };
-inline constexpr std::size_t kValues = 29;
+inline constexpr std::size_t kValues = 32;
 
 /// The model's factor that StepOp::scale applies; logits have a cap too.
-enum class Factor : std::uint8_t { none, embedding, residual, logits };
+enum class Factor : std::uint8_t { none, embedding, residual, router, logits };
 
 struct Step {
   StepOp op;
@@ -145,11 +150,18 @@ std::size_t take(offload::Arena& arena, const ValueShape& shape);
 /// The scores that a shared prefix of so many tokens has from its own rows (kernels::ColumnSums::before).
 ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int layer);
 
-/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input
-/// of its mlp.
+/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps until its last expert. A
+/// value that the model does not have has no rows.
 struct HiddenLayout {
-  ValueShape hidden, mlp_input;  ///< mlp_input has no rows if all layers are dense
-  std::size_t input_offset = 0, bytes = 0;
+  struct Part {
+    ValueShape shape;
+    std::size_t offset = 0;
+  };
+  Part hidden, mlp_input, mlp_output, expert_sum;
+  std::size_t bytes = 0;
+  std::size_t bytes_without_gaps() const {
+    return hidden.shape.bytes() + mlp_input.shape.bytes() + mlp_output.shape.bytes() + expert_sum.shape.bytes();
+  }
 };
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows);
 

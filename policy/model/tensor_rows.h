@@ -26,7 +26,24 @@ constexpr TensorRow bias(Unit::Kind unit, Role role, const char* name, Dim width
   return {unit, role, Form::vector, name, Dim::one, width, when};
 }
 
-constexpr Unit::Kind kAttention = Unit::Kind::attention, kMlp = Unit::Kind::mlp, kOutput = Unit::Kind::output;
+constexpr Unit::Kind kAttention = Unit::Kind::attention, kMlp = Unit::Kind::mlp, kExperts = Unit::Kind::experts,
+                     kOutput = Unit::Kind::output;
+
+/// A matrix of each expert.
+constexpr TensorRow expert(Role role, const char* name) {
+  const bool down = role == Role::down_weight;
+  return matrix(kExperts, role, name, down ? Dim::hidden : Dim::expert_ffn, down ? Dim::expert_ffn : Dim::hidden,
+                When::sparse);
+}
+/// The same in a tensor of all experts.
+constexpr TensorRow in_stack(TensorRow row, StackRow stack) {
+  row.stack = stack;
+  return row;
+}
+constexpr TensorRow ends_experts(TensorRow row) {
+  row.ends_experts = true;
+  return row;
+}
 
 // Rows that several families share.
 constexpr TensorRow kQ =

@@ -59,6 +59,9 @@ constexpr std::array kLlama{
     head("lm_head.weight"),
 };
 
+constexpr const char* kGemmaGateUp = "layers.#.experts.gate_up_proj";
+
+/// Of Gemma 2 to 4, the mixture of Gemma 4 included.
 constexpr std::array kGemma2{
     embedding("embed_tokens.weight"),
     kInputNorm,
@@ -77,8 +80,22 @@ constexpr std::array kGemma2{
     kGate,
     kUp,
     kDown,
-    norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm.weight"),
-    norm(kMlp, Role::layer_scale, "layers.#.layer_scalar", Dim::one, When::layer_scale),
+    norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm.weight", Dim::hidden, When::dense_branch_norm),
+    norm(kMlp, Role::layer_scale, "layers.#.layer_scalar", Dim::one, When::dense_layer_scale),
+    norm(kMlp, Role::mlp_norm, "layers.#.post_feedforward_layernorm_1.weight", Dim::hidden, When::experts_beside_mlp),
+    norm(kMlp, Role::router_norm, "layers.#.router.scale", Dim::hidden, When::experts_beside_mlp),
+    matrix(kMlp, Role::router, "layers.#.router.proj.weight", Dim::experts, Dim::hidden, When::experts_beside_mlp),
+    norm(kMlp, Role::expert_scale, "layers.#.router.per_expert_scale", Dim::experts, When::experts_beside_mlp),
+    norm(kMlp, Role::expert_input_norm, "layers.#.pre_feedforward_layernorm_2.weight", Dim::hidden,
+         When::experts_beside_mlp),
+    in_stack(expert(Role::gate_weight, "layers.#.experts.@.gate_proj.weight"), {kGemmaGateUp, 0, 2}),
+    in_stack(expert(Role::up_weight, "layers.#.experts.@.up_proj.weight"), {kGemmaGateUp, 1, 2}),
+    in_stack(expert(Role::down_weight, "layers.#.experts.@.down_proj.weight"), {"layers.#.experts.down_proj"}),
+    ends_experts(norm(kExperts, Role::expert_sum_norm, "layers.#.post_feedforward_layernorm_2.weight", Dim::hidden,
+                      When::experts_beside_mlp)),
+    ends_experts(norm(kExperts, Role::joined_norm, "layers.#.post_feedforward_layernorm.weight", Dim::hidden,
+                      When::experts_beside_mlp)),
+    ends_experts(norm(kExperts, Role::layer_scale, "layers.#.layer_scalar", Dim::one, When::experts_end_scale)),
     kFinalNorm,
     head("lm_head.weight"),
 };

@@ -56,10 +56,9 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
     return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences);
-  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   if (op.subject < shape.exchange_buffer(0))
     return sweep.with_rows(sequences) * sweep.tokens *
-           (bytes_of_row(Value::hidden) + (model_.experts.count > 0 ? bytes_of_row(Value::mlp_input) : 0));
+           double(hidden_layout(model_, footprint_.types, 1).bytes_without_gaps());
   return rows * exchanged_row_;
 }
 
@@ -240,7 +239,10 @@ double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
 double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
   // An expert that no row chose takes no time.
   const double share = rows_share(model_, sub.kind), touched = touched_share(model_, rows);
-  return touched > 0 ? sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) : 0;
+  if (touched == 0) return 0;
+  const bool last = sub.first_expert + sub.experts == model_.experts.count;
+  return sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) +
+         (last ? pieces(Stage::experts_end, sub.layer, rows, packed) : 0);
 }
 
 /// Seconds of one piece of the head.

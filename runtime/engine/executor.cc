@@ -316,10 +316,12 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       break;
     case Sublayer::Kind::experts: {
       Routing& routing = routing_.of(batch);
-      const View input = storage_.routed(op, rows.rows()).mlp_input;
+      const RoutedBatch routed = storage_.routed(op, rows.rows());
       for (int expert = 0; expert < sub.experts; ++expert)
         if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())
-          layers_.expert(sub.layer, units[static_cast<std::size_t>(expert)], hidden, input, of, stream);
+          layers_.expert(sub.layer, units[static_cast<std::size_t>(expert)], hidden, routed, of, stream);
+      if (const policy::Experts& all = layers_.model().experts; sub.first_expert + sub.experts == all.count)
+        layers_.end_experts(sub.layer, storage_.unit(sub.unit, op.unit_slot, sub.experts), hidden, routed, stream);
       break;
     }
     case Sublayer::Kind::output:

@@ -31,7 +31,7 @@ struct Exchange {
 
 /// A batch in a sparse layer, until its last expert.
 struct RoutedBatch {
-  View mlp_input;                  ///< [rows, hidden], on the device
+  View mlp_input, mlp_output, expert_sum;  ///< [rows, hidden], on the device; policy::HiddenLayout
   std::span<std::int32_t> expert;  ///< [rows * chosen], as kernels::Route has them; host memory, also of `weight`
   std::span<float> weight;
 };

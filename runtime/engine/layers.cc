@@ -35,6 +35,12 @@ float attention_scale(const policy::ModelSpec& model) {
   return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
 }
 
+void place_routed(std::array<View, policy::kValues>& values, const RoutedBatch& routed) {
+  value_at(values, Value::mlp_input) = routed.mlp_input;
+  value_at(values, Value::mlp_output) = routed.mlp_output;
+  value_at(values, Value::expert_sum) = routed.expert_sum;
+}
+
 }  // namespace
 
 std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit) {
@@ -165,12 +171,13 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::take_heads:
       return ops_.run(kernels::TakeHeads{in, step.part, 3, model_.head_dim_of(layer), out}, stream);
     case StepOp::rotary: return rotary(layer, chunk.position, out, stream);
+    case StepOp::clear: return ops_.run(kernels::Scale{.x = out, .factor = 0}, stream);
     case StepOp::scale: return scale(step.factor, out, stream);
     case StepOp::scale_by: return ops_.run(kernels::Scale{.x = out, .by = of(unit, step.weight)}, stream);
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
-    case StepOp::route: return ops_.run(route(in, of(unit, step.bias), chunk), stream);
+    case StepOp::route: return ops_.run(route(in, of(unit, step.bias), of(unit, step.weight), chunk), stream);
     case StepOp::gather_routed:
       return ops_.run(kernels::Gather{.table = in, .ids = chunk.routed.rows, .to = {}, .out = out}, stream);
     case StepOp::add_routed: return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);
@@ -197,13 +204,14 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
 
 static_assert(policy::kMostExperts == kernels::kMostExperts);
 
-kernels::Route Layers::route(const View& logits, const ConstView& bias, const Chunk& chunk) const {
+kernels::Route Layers::route(const View& logits, const ConstView& bias, const ConstView& by, const Chunk& chunk) const {
   const policy::Experts& how = model_.experts;
   if (logits.cols != how.count)
     throw UsageError("route: scores of " + std::to_string(logits.cols) + " experts, the model has " +
                      std::to_string(how.count));
   return {.logits = logits,
           .bias = bias,
+          .by = by,
           .chosen = how.chosen,
           .sigmoid = how.sigmoid,
           .normalise = how.normalise,
@@ -228,6 +236,7 @@ void Layers::scale(policy::Factor factor, View x, kernels::Stream& stream) const
   using policy::Factor;
   const float by = factor == Factor::embedding  ? model_.embedding_scale
                    : factor == Factor::residual ? model_.residual_scale
+                   : factor == Factor::router   ? model_.experts.router_scale
                                                 : model_.logit_scale;
   ops_.run(kernels::Scale{x, by, factor == Factor::logits ? model_.logit_cap : 0}, stream);
 }
@@ -278,13 +287,13 @@ void Layers::mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatc
   Values values = with_hidden(hidden);
   Chunk chunk;
   if (model_.is_sparse(layer)) {
-    value_at(values, Value::mlp_input) = routed.mlp_input;
+    place_routed(values, routed);
     chunk.expert = routed.expert, chunk.weight = routed.weight;
   }
   run_pieces(Stage::mlp, layer, unit, chunk, values, stream);
 }
 
-void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& chosen,
+void Layers::expert(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, const ExpertRows& chosen,
                     kernels::Stream& stream) {
   // A GPU multiplies levels as they lie for a few rows at a time.
   const bool packed = is_quantised(of(unit, Role::up_weight).dtype) && backend_.unpacks_weights();
@@ -294,11 +303,20 @@ void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_inpu
     const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(std::min(most, rows - first));
     begin_chunk();
     Values values = with_hidden(hidden);
-    value_at(values, Value::mlp_input) = mlp_input;
+    place_routed(values, routed);
     Chunk chunk;
     chunk.routed = {chosen.rows.subspan(at, count), chosen.weight.subspan(at, count)};
     run(Stage::expert, layer, unit, chunk, values, stream);
   }
+}
+
+void Layers::end_experts(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed,
+                         kernels::Stream& stream) {
+  if (steps(Stage::experts_end, layer).empty()) return;
+  begin_chunk();
+  Values values = with_hidden(hidden);
+  place_routed(values, routed);
+  run_pieces(Stage::experts_end, layer, unit, {}, values, stream);
 }
 
 void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,

@@ -57,8 +57,10 @@ class Layers {
   /// `routed` is written if the layer is sparse, and not used if it is dense.
   void mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
   /// Adds what one expert, whose tensors are `unit`, computes for its rows.
-  void expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& chosen,
+  void expert(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, const ExpertRows& chosen,
               kernels::Stream& stream);
+  /// Runs what follows a layer's last expert, whose tensors are `unit`: nothing in most models.
+  void end_experts(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
   /// Writes the last row of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
               kernels::Stream& stream);
@@ -114,7 +116,7 @@ class Layers {
                            kernels::Stream& stream) const;
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream,
             int head_dim = 0) const;
-  kernels::Route route(const View& logits, const ConstView& bias, const Chunk& chunk) const;
+  kernels::Route route(const View& logits, const ConstView& bias, const ConstView& by, const Chunk& chunk) const;
   void rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const;
   void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
   /// Those of some heads, for both sides that attend; empty if the model has none.

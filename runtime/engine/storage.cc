@@ -336,10 +336,15 @@ View Storage::hidden(const Op& op, std::int64_t tokens) const {
 
 RoutedBatch Storage::routed(const Op& op, std::int64_t tokens) const {
   const policy::HiddenLayout layout = policy::hidden_layout(model_, footprint_.types, tokens);
-  const policy::ValueShape& input = layout.mlp_input;
+  const auto view = [&](const policy::HiddenLayout::Part& part) {
+    const policy::ValueShape& shape = part.shape;
+    return shape.rows > 0 ? View(hidden_place(op) + part.offset, shape.dtype, shape.rows, shape.cols) : View();
+  };
   const auto choices = static_cast<std::size_t>(tokens * model_.experts.chosen);
   std::byte* const at = buffers_.home_data(routing_) + op.batch * footprint_.workspace.routing;
-  return {.mlp_input = View(hidden_place(op) + layout.input_offset, input.dtype, input.rows, input.cols),
+  return {.mlp_input = view(layout.mlp_input),
+          .mlp_output = view(layout.mlp_output),
+          .expert_sum = view(layout.expert_sum),
           .expert = {reinterpret_cast<std::int32_t*>(at), choices},
           .weight = {reinterpret_cast<float*>(at + footprint_.workspace.routing / 2), choices}};
 }

@@ -243,7 +243,8 @@ std::vector<ByteRange> Weights::ranges_of(std::size_t unit, const std::vector<bo
   std::vector<ByteRange> ranges;
   const Placed* before = nullptr;
   for (const Placed& tensor : layouts_[unit].tensors) {
-    const bool reads = wanted[static_cast<std::size_t>(tensor.spec.expert)];
+    const auto expert = static_cast<std::size_t>(tensor.spec.expert);
+    const bool reads = expert == wanted.size() || wanted[expert];  // what follows the last expert is always used
     // Gaps between tensors are read too, where both are.
     if (reads && before) ranges.back().end = tensor.offset + tensor.bytes();
     else if (reads) ranges.push_back({tensor.offset, tensor.offset + tensor.bytes()});

@@ -25,16 +25,18 @@ struct Routed {
 
 /// `how` without its operands.
 Routed route(const Place& place, const std::vector<float>& logits, std::int64_t experts, Route how,
-             const std::vector<float>& bias = {}) {
+             const std::vector<float>& bias = {}, const std::vector<float>& by = {}) {
   const std::int64_t rows = std::ssize(logits) / experts;
   const auto choices = static_cast<std::size_t>(rows * how.chosen);
   const Array x(place, logits, rows, experts);
   const HostSpan<std::int32_t> expert(place, choices);
   const HostSpan<float> weight(place, choices);
-  std::optional<Array> b;
+  std::optional<Array> b, factors;
   if (!bias.empty()) b.emplace(place, bias, 1, experts);
+  if (!by.empty()) factors.emplace(place, by, 1, experts);
   how.logits = x;
   if (b) how.bias = *b;
+  if (factors) how.by = *factors;
   how.expert = expert.span();
   how.weight = weight.span();
   place.run(how);
@@ -46,7 +48,8 @@ struct Expected {
   std::vector<std::int32_t> expert;
   std::vector<double> weight;
 };
-Expected expected(const float* logits, int experts, const Route& how, const std::vector<float>& bias) {
+Expected expected(const float* logits, int experts, const Route& how, const std::vector<float>& bias,
+                  const std::vector<float>& by) {
   std::vector<double> score(static_cast<std::size_t>(experts)), key;
   double sum = 0;
   for (int e = 0; e < experts; ++e) sum += std::exp(double(logits[e]));
@@ -77,7 +80,8 @@ Expected expected(const float* logits, int experts, const Route& how, const std:
   double of_chosen = 0;
   for (const auto e : order) of_chosen += score[static_cast<std::size_t>(e)];
   for (const auto e : order)
-    result.weight.push_back(score[static_cast<std::size_t>(e)] / (how.normalise ? of_chosen : 1) * double(how.scale));
+    result.weight.push_back(score[static_cast<std::size_t>(e)] / (how.normalise ? of_chosen : 1) * double(how.scale) *
+                            double(by.empty() ? 1 : by[static_cast<std::size_t>(e)]));
   return result;
 }
 
@@ -92,15 +96,16 @@ TEST_CASE("rows go to the experts that the definition names, with its weights", 
   constexpr int rows = 9;
   const std::vector<float> logits = normal(rows * experts, 5);
   const std::vector<float> bias = sigmoid ? normal(experts, 6) : std::vector<float>{};
+  const std::vector<float> by = normalise ? normal(experts, 7) : std::vector<float>{};
   const Route how{.chosen = chosen,
                   .sigmoid = sigmoid,
                   .normalise = normalise,
                   .groups = groups,
                   .groups_kept = kept,
                   .scale = 2.5f};
-  const Routed got = route(place, logits, experts, how, bias);
+  const Routed got = route(place, logits, experts, how, bias, by);
   for (int r = 0; r < rows; ++r) {
-    const Expected want = expected(&logits[static_cast<std::size_t>(r * experts)], experts, how, bias);
+    const Expected want = expected(&logits[static_cast<std::size_t>(r * experts)], experts, how, bias, by);
     const auto first = std::ptrdiff_t{r} * chosen;
     REQUIRE(std::vector(got.expert.begin() + first, got.expert.begin() + first + chosen) == want.expert);
     for (int i = 0; i < chosen; ++i)

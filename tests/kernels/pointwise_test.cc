@@ -128,6 +128,9 @@ TEST_CASE("scale multiplies and caps", "[kernels]") {
   place.run(kernels::Scale{in, factor, cap});
   CHECK_THAT(in.host(), near(expected, tolerance(DType::f32)));
   CHECK_THROWS_WITH(place.run(kernels::Scale{in, 1, -1}), Catch::Matchers::Contains("the cap not negative"));
+  Array any(place, std::vector<float>{kNaN, kInfinity, -1}, 1, 3);
+  place.run(kernels::Scale{any, 0});
+  CHECK(any.host() == std::vector<float>(3, 0));
 }
 
 TEST_CASE("multiply multiplies", "[kernels]") {

@@ -102,7 +102,15 @@ TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]
   CHECK(from(R"({"model_type":"gemma4_text","hidden_size_per_layer_input":null,"num_kv_shared_layers":null})").layers ==
         30);
   refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
-  refused(R"(,"enable_moe_block":true)", "enable_moe_block");
+  const std::string experts = R"(,"enable_moe_block":true,"num_experts":8,"moe_intermediate_size":24)";
+  const ModelSpec mixture = gemma4(experts + R"(,"top_k_experts":2)");
+  CHECK((mixture.experts.count == 8 && mixture.experts.chosen == 2 && mixture.experts.ffn == 24));
+  CHECK((mixture.experts.beside_mlp && mixture.experts.normalise && mixture.experts.router_scale == 0.125f));
+  CHECK(gemma4(R"(,"num_experts":8)").experts.count == 0);
+  refused(experts, "top_k_experts");
+  refused(experts + R"(,"top_k_experts":null)", "enable_moe_block is true");
+  refused(experts + R"(,"top_k_experts":9)", "top_k_experts");
+  refused(R"(,"enable_moe_block":true,"num_experts":513)", "num_experts");
   refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
   refused(R"(,"attention_bias":true)", "attention_bias");
   refused(R"(,"global_head_dim":0)", "global_head_dim");

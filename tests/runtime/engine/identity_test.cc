@@ -206,6 +206,8 @@ class Subjects {
                 {"gemma2-slides-bf16", ""},
                 {"gemma4-slides-bf16", ""},
                 {"gemma4-slides-heads-f32", "int8"},
+                {"gemma4-slides-experts-f32", ""},
+                {"gemma4-slides-experts-f32", "int4"},
                 {"sinks", ""},
                 {"sinks", "int8"},
                 {"olmo3-slides-yarn-bf16", "int4"},

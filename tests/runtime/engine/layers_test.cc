@@ -143,7 +143,10 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
                embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
     std::vector<std::int32_t> expert(static_cast<std::size_t>(rows.rows() * model.spec.experts.chosen));
     std::vector<float> weight(expert.size());
-    const runtime::RoutedBatch routed{view(Value::mlp_input, rows.rows()), expert, weight};
+    const View sum = view(Value::expert_sum, rows.rows());
+    std::fill_n(sum.as<float>(), sum.rows * sum.cols, std::numeric_limits<float>::quiet_NaN());  // it is cleared
+    const runtime::RoutedBatch routed{view(Value::mlp_input, rows.rows()), view(Value::mlp_output, rows.rows()), sum,
+                                      expert, weight};
     runtime::Routing routing(model.spec.experts, *model.backend);
     for (const policy::Sublayer& sub : print.shape.sublayers) {
       const runtime::UnitViews unit = model.views(sub.unit);
@@ -158,8 +161,10 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
           break;
         case policy::Sublayer::Kind::experts:
           for (int e = 0; e < sub.experts; ++e)
-            layers.expert(sub.layer, model.views(sub.unit, e), hidden, routed.mlp_input,
-                          routing.rows_of(sub.first_expert + e), *stream);
+            layers.expert(sub.layer, model.views(sub.unit, e), hidden, routed, routing.rows_of(sub.first_expert + e),
+                          *stream);
+          if (sub.first_expert + sub.experts == model.spec.experts.count)
+            layers.end_experts(sub.layer, model.views(sub.unit, sub.experts), hidden, routed, *stream);
           break;
         case policy::Sublayer::Kind::output: layers.output(unit, rows, hidden, last, embed, *stream); break;
         case policy::Sublayer::Kind::head: {
@@ -213,6 +218,10 @@ const std::vector<std::string> kFamilies{
         "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"global_head_dim":32,
         "layer_types":["sliding_attention","full_attention"],"num_global_key_value_heads":1,"attention_k_eq_v":true,
         "hidden_size_per_layer_input":0})",
+    R"({"model_type":"gemma4_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"global_head_dim":32,
+        "layer_types":["sliding_attention","full_attention"],"hidden_size_per_layer_input":0,"enable_moe_block":true,
+        "num_experts":5,"top_k_experts":2,"moe_intermediate_size":24})",
     R"({"model_type":"olmo3","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
         "vocab_size":67,"sliding_window":3})",
     R"({"model_type":"phi3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
@@ -259,16 +268,17 @@ TEST_CASE("a step that is left out, or that says anything else, changes what eve
         };
         CAPTURE(config, s, layer, i);
         CHECK(is_noticed(model, with([](auto& all, auto step) { all.erase(step); }), expected));
-        if (steps[i].weight != policy::Role::none)
+        const auto has = [&](policy::Role role) {
+          return std::any_of(model.units.begin(), model.units.end(), [&](const policy::Unit& unit) {
+            return std::any_of(unit.tensors.begin(), unit.tensors.end(),
+                               [&](const policy::TensorSpec& tensor) { return tensor.role == role; });
+          });
+        };
+        if (has(steps[i].weight))
           CHECK(is_noticed(model, with([](auto&, auto step) { step->weight = policy::Role::none; }), expected));
-        if (steps[i].bias != policy::Role::none) {
-          bool has_bias = false;
-          for (const policy::Unit& unit : model.units)
-            for (const policy::TensorSpec& tensor : unit.tensors) has_bias |= tensor.role == steps[i].bias;
-          // Without rotary embedding a bias of the keys adds the same to all of a query's products: softmax drops it.
-          if (has_bias && (steps[i].bias != policy::Role::k_bias || model.spec.rotates(layer)))
-            CHECK(is_noticed(model, with([](auto&, auto step) { step->bias = policy::Role::none; }), expected));
-        }
+        // Without rotary embedding a bias of the keys adds the same to all of a query's products: softmax drops it.
+        if (has(steps[i].bias) && (steps[i].bias != policy::Role::k_bias || model.spec.rotates(layer)))
+          CHECK(is_noticed(model, with([](auto&, auto step) { step->bias = policy::Role::none; }), expected));
         if (steps[i].op == StepOp::linear) {
           CHECK(is_noticed(model, with([](auto&, auto step) { step->accumulate = !step->accumulate; }), expected));
           CHECK(is_noticed(model, with([](auto&, auto step) { step->activation = !step->activation; }), expected));
