@@ -17,7 +17,7 @@ template <DType kType, int kDim> struct RowWords {
   __device__ static int column(int word, int byte, int half) {
     return kHalves == 1 ? word * 4 + byte : word / 4 * kKvBlock + word % 4 * 4 + byte + half * (kKvBlock / 2);
   }
-  /// Word `i` of those that lane `lane` of `kLanes` has.
+  /// The place in a row of a lane's word `i`, where `kLanes` lanes share the row.
   template <int kLanes> __device__ static int word(int lane, int i) {
     return kPairs ? (i / 2 * kLanes + lane) * 2 + i % 2 : i * kLanes + lane;
   }
@@ -52,8 +52,8 @@ template <DType kType, int kDim> struct RowWords {
   __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
 };
 
-/// The same of coarse rows of so many bits. Their levels become words of int8 in the lanes that have these, so that a
-/// query's fragments serve both.
+/// The words of a coarse row of `bits` bits. Its levels become words of int8 in the lanes that have those of a fine row,
+/// so that a query's fragments serve both.
 template <int kDim> struct CoarseWords : RowWords<DType::i8, kDim> {
   using Fine = RowWords<DType::i8, kDim>;
   using Fine::kGroups;
@@ -91,7 +91,7 @@ template <class Number, int kRowDim> struct LevelTiles {
   __device__ static RowWords<KeyOf<T>::kType, kDim> key_words(const DecodeArgs&) { return {}; }
   __device__ static RowWords<ValueOf<T>::kType, kDim> value_words(const DecodeArgs&) { return {}; }
 };
-/// That of coarse rows.
+/// The layout of coarse rows in fragments.
 template <int kRowDim> struct CoarseTiles {
   static constexpr int kDim = kRowDim, kTeams = kWarps;
   __device__ static CoarseWords<kDim> key_words(const DecodeArgs& a) { return CoarseWords<kDim>(a.slots.coarse.keys); }
