@@ -52,8 +52,8 @@ template <DType kType, int kDim> struct RowWords {
   __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
 };
 
-/// The words of a coarse row of `bits` bits. Its levels become words of int8 in the lanes that have those of a fine row,
-/// so that a query's fragments serve both.
+/// The words of a coarse row of `bits` bits. Its levels become words of int8 in the lanes that have those of a fine
+/// row, so that a query's fragments serve both.
 template <int kDim> struct CoarseWords : RowWords<DType::i8, kDim> {
   using Fine = RowWords<DType::i8, kDim>;
   using Fine::kGroups;

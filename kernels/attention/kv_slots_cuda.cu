@@ -138,15 +138,16 @@ __device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32
   }
 }
 
+/// Thread blocks of keep_prompt at once on a multiprocessor; 0: as many as ptxas finds good. With cold tokens it would
+/// take too few registers, and spill.
+template <class T> constexpr int kBlocks = has_cold<T> ? 4 : 0;
+
 /// Grid: KV heads, prompts.
-template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
+template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBlocks<T>)) keep_prompt(Args a) {
   WEFT_SHARED(SelectShared, select);
   WEFT_SHARED(int, counts, [kWarps]);
   const int head = blockIdx.x, dim = a.slots.head_dim, slots = a.slots.slots;
   const Prompt prompt = a.prompts[blockIdx.y];
-  const std::int64_t tile = std::int64_t{prompt.sequence} * a.slots.kv_heads + head;
-  std::int32_t* const position = a.slots.position + tile * slots;
-  float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
   const float* const given = a.score ? a.score + head * a.score_stride + prompt.whole : nullptr;
   const auto score = [&](int at) {
     if (a.scoring == Scoring::random)
@@ -179,6 +180,10 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
       least_cold = select_key(
           recent - sinks, [&](int i) { return key(sinks + i); }, [](int) { return std::uint64_t{1}; },
           static_cast<std::uint64_t>(heavy) + static_cast<std::uint64_t>(cold) - 1, select);
+  // The sequence is read only here, so that where its slots are takes no registers while the choice is made.
+  const std::int64_t tile = std::int64_t{a.prompts[blockIdx.y].sequence} * a.slots.kv_heads + head;
+  std::int32_t* const position = a.slots.position + tile * slots;
+  float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
   int kept = 0, cooled = 0;
   for (int first = 0; first < prompt.length; first += kThreads) {
     const int at = first + static_cast<int>(threadIdx.x);
@@ -228,14 +233,18 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
       write_cold(a, prompt, position + hot, cooled, head, levels);
     }
   } else {
-    // A thread copies kPack numbers of a row: with rows of 8 or 16 packs a warp copies several at once.
-    const int packs = dim / kPack;
-    for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
-      const int s = i / packs, d = i % packs * kPack;
+    // A thread copies kPack numbers of a row: with rows of 8 or 16 packs a warp copies several at once. It divides once
+    // and goes on from there.
+    const int packs = dim / kPack, thread = static_cast<int>(threadIdx.x);
+    int s = thread / packs, pack = thread % packs;
+    while (s < kept) {
+      const int d = pack * kPack;
       const auto keys = load_pack<kPack>(from(a.k, a.k_stride, s) + d);
       const auto values = load_pack<kPack>(from(a.v, a.v_stride, s) + d);
       store_pack(k + s * a.k_row + d, keys);
       store_pack(v + s * a.v_row + d, values);
+      s += kThreads / packs, pack += kThreads % packs;
+      if (pack >= packs) ++s, pack -= packs;
     }
   }
 }

@@ -60,13 +60,14 @@ inline TableWords table_words(LevelTable table) {
   memcpy(words.at, level_table(table).data(), sizeof words.at);
   return words;
 }
-/// The numbers that the low (high) halves of bytes 0 and 2 stand for.
+/// The numbers that the low (high) halves of bytes 0 and 2 stand for. All but the last step is the same for the low and
+/// the high ones, and is done once where a caller wants both.
 __device__ inline std::uint32_t table_levels(const TableWords& table, std::uint32_t word, bool high) {
-  const std::uint32_t halves = (high ? word >> 4 : word) & 0x000F000Fu;
-  const std::uint32_t of_eight = (halves & 7u) | (halves >> 12 & 0x70u);  // as __byte_perm takes them
-  const std::uint32_t below = __byte_perm(table.at[0], table.at[1], of_eight),
-                      above = __byte_perm(table.at[2], table.at[3], of_eight);
-  return byte_levels<0x4140>(__byte_perm(below, above, (halves >> 1 & 4u) | 0x10u | (halves >> 13 & 0x40u)));
+  const std::uint32_t four = __byte_perm(word, 0, 0x4420);  // half bytes, as __byte_perm takes them
+  const std::uint32_t below = __byte_perm(table.at[0], table.at[1], four & 0x7777u),
+                      above = __byte_perm(table.at[2], table.at[3], four & 0x7777u);
+  const std::uint32_t levels = __byte_perm(below, above, (four >> 1 & 0x4444u) | 0x3210u);
+  return high ? byte_levels<0x4341>(levels) : byte_levels<0x4240>(levels);
 }
 
 }  // namespace weft::kernels::cuda
