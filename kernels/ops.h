@@ -35,8 +35,8 @@ struct Add {
   ConstView y;
 };
 
-/// x *= factor; then, with a cap, x = cap * tanh(x / cap). A factor of 0 clears x, whatever it was.   x [rows, cols]
-/// f32
+/// x *= factor; then, with a cap, x = cap * tanh(x / cap). A factor of 0 clears x, whatever it was.
+///   x [rows, cols] f32
 ///   by [1, 1] of any float type, or empty: a further factor, which memory of the device holds
 struct Scale {
   View x;

@@ -117,6 +117,10 @@ struct StepRow {
   When when = When::always;
 };
 
+/// The computation of a decoder, stage by stage. A step whose input no step of its sublayer writes reads the hidden
+/// states instead. With a parallel residual the steps of Stage::mlp end Stage::attention_out: see steps_of().
+std::span<const StepRow> decoder_steps();
+
 struct Architecture {
   const char* model_type;
   std::span<const TensorRow> tensors;

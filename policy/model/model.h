@@ -121,6 +121,11 @@ struct Sublayer {
 };
 const char* name_of(Sublayer::Kind kind);
 
+/// Whether a sublayer of experts has its layer's last one.
+inline bool has_last_expert(const ModelSpec& model, const Sublayer& sub) {
+  return sub.first_expert + sub.experts == model.experts.count;
+}
+
 /// The share of a batch's rows that a product in a sublayer has: of one expert on average, elsewhere 1.
 double rows_share(const ModelSpec& model, Sublayer::Kind kind);
 

@@ -240,9 +240,8 @@ double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
   // An expert that no row chose takes no time.
   const double share = rows_share(model_, sub.kind), touched = touched_share(model_, rows);
   if (touched == 0) return 0;
-  const bool last = sub.first_expert + sub.experts == model_.experts.count;
   return sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) +
-         (last ? pieces(Stage::experts_end, sub.layer, rows, packed) : 0);
+         (has_last_expert(model_, sub) ? pieces(Stage::experts_end, sub.layer, rows, packed) : 0);
 }
 
 /// Seconds of one piece of the head.

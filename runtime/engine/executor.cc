@@ -320,7 +320,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       for (int expert = 0; expert < sub.experts; ++expert)
         if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())
           layers_.expert(sub.layer, units[static_cast<std::size_t>(expert)], hidden, routed, of, stream);
-      if (const policy::Experts& all = layers_.model().experts; sub.first_expert + sub.experts == all.count)
+      if (policy::has_last_expert(layers_.model(), sub))
         layers_.end_experts(sub.layer, storage_.unit(sub.unit, op.unit_slot, sub.experts), hidden, routed, stream);
       break;
     }

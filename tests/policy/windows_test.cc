@@ -61,12 +61,24 @@ TEST_CASE("a layer rotates by its kind, whether or not its window is shorter tha
     }
 }
 
+namespace {
+
+const std::string kSmallGemma4 =
+    R"("hidden_size":64,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,)"
+    R"("num_hidden_layers":6,"max_position_embeddings":1024,"hidden_size_per_layer_input":0)";
+
+ModelSpec gemma4(const std::string& keys) {
+  return from(R"({"model_type":"gemma4_text",)" + kSmallGemma4 + keys + "}");
+}
+
+void gemma4_refused(const std::string& keys, const std::string& key) {
+  CAPTURE(keys);
+  CHECK_THROWS_WITH(gemma4(keys), Contains(key));
+}
+
+}  // namespace
+
 TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]") {
-  const std::string small = R"("hidden_size":64,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,)"
-                            R"("num_hidden_layers":6,"max_position_embeddings":1024,"hidden_size_per_layer_input":0)";
-  const auto gemma4 = [&](const std::string& keys) {
-    return from(R"({"model_type":"gemma4_text",)" + small + keys + "}");
-  };
   const ModelSpec published = gemma4(R"(,"global_head_dim":32,"num_global_key_value_heads":1,"attention_k_eq_v":true)");
   CHECK(published.windows == std::vector<int>{512, 512, 512, 512, 512, 0});
   CHECK((published.kv_heads_of(0) == 2 && published.head_dim_of(0) == 16 && !published.is_global(0)));
@@ -90,32 +102,32 @@ TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]
                                   R"("sliding_attention","sliding_attention","sliding_attention"])");
   CHECK(forced.windows == std::vector<int>{0, 512, 512, 512, 512, 0});
   CHECK(forced.notes.size() == 1);
-  const ModelSpec inner = from(R"({"model_type":"gemma4","text_config":{"model_type":"gemma4_text",)" + small + "}}");
+  const ModelSpec inner =
+      from(R"({"model_type":"gemma4","text_config":{"model_type":"gemma4_text",)" + kSmallGemma4 + "}}");
   CHECK((inner.architecture == "gemma4" && inner.global_head_dim == 512));
   CHECK(from(R"({"model_type":"gemma4_unified","text_config":{"model_type":"gemma4_unified_text"}})").hidden == 2304);
 
-  const auto refused = [&](const std::string& keys, const std::string& key) {
-    CAPTURE(keys);
-    CHECK_THROWS_WITH(gemma4(keys), Contains(key));
-  };
   CHECK_THROWS_WITH(from(R"({"model_type":"gemma4_text"})"), Contains("hidden_size_per_layer_input"));
   CHECK(from(R"({"model_type":"gemma4_text","hidden_size_per_layer_input":null,"num_kv_shared_layers":null})").layers ==
         30);
-  refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
+  gemma4_refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
+  gemma4_refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
+  gemma4_refused(R"(,"attention_bias":true)", "attention_bias");
+  gemma4_refused(R"(,"global_head_dim":0)", "global_head_dim");
+  gemma4_refused(R"(,"num_global_key_value_heads":3,"attention_k_eq_v":true)", "3 KV heads");
+  gemma4_refused(R"(,"per_layer_config":[])", "per_layer_config");
+  gemma4_refused(R"(,"per_layer_config":{"0":{"head_dim":32}})", "the same heads in all layers");
+  gemma4_refused(R"(,"per_layer_config":{"5":{"hidden_size":32}})", "hidden_size");
+}
+
+TEST_CASE("Gemma 4's experts stand beside an mlp", "[policy]") {
   const std::string experts = R"(,"enable_moe_block":true,"num_experts":8,"moe_intermediate_size":24)";
   const ModelSpec mixture = gemma4(experts + R"(,"top_k_experts":2)");
   CHECK((mixture.experts.count == 8 && mixture.experts.chosen == 2 && mixture.experts.ffn == 24));
   CHECK((mixture.experts.beside_mlp && mixture.experts.normalise && mixture.experts.router_scale == 0.125f));
   CHECK(gemma4(R"(,"num_experts":8)").experts.count == 0);
-  refused(experts, "top_k_experts");
-  refused(experts + R"(,"top_k_experts":null)", "enable_moe_block is true");
-  refused(experts + R"(,"top_k_experts":9)", "top_k_experts");
-  refused(R"(,"enable_moe_block":true,"num_experts":513)", "num_experts");
-  refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
-  refused(R"(,"attention_bias":true)", "attention_bias");
-  refused(R"(,"global_head_dim":0)", "global_head_dim");
-  refused(R"(,"num_global_key_value_heads":3,"attention_k_eq_v":true)", "3 KV heads");
-  refused(R"(,"per_layer_config":[])", "per_layer_config");
-  refused(R"(,"per_layer_config":{"0":{"head_dim":32}})", "the same heads in all layers");
-  refused(R"(,"per_layer_config":{"5":{"hidden_size":32}})", "hidden_size");
+  gemma4_refused(experts, "top_k_experts");
+  gemma4_refused(experts + R"(,"top_k_experts":null)", "enable_moe_block is true");
+  gemma4_refused(experts + R"(,"top_k_experts":9)", "top_k_experts");
+  gemma4_refused(R"(,"enable_moe_block":true,"num_experts":513)", "num_experts");
 }
