@@ -22,7 +22,10 @@ struct Allocation {
 using Allocations = std::map<std::uintptr_t, Allocation>;
 struct Tables {  // under the lock
   Allocations device, pinned;
-  int at_work = 0;  // threads that may touch device memory, where pages are protected
+  // Where pages are protected:
+  int at_work = 0;  // threads that may touch device memory
+  bool open = false;
+  std::uint64_t idle = 0;  // how often the last of them has stopped
 };
 Tables& tables() {
   static Tables& all = *new Tables;
@@ -82,8 +85,17 @@ Protect protection() {
   const Protect wanted = config().protect;
   return wanted == Protect::keys && access_key() < 0 ? Protect::pages : wanted;
 }
+/// Under the lock.
 void protect_all(int mode) {
   for (auto& [base, a] : tables().device) mprotect(a.map + kPage, a.map_bytes - 2 * kPage, mode);
+  tables().open = mode != PROT_NONE;
+}
+/// Whether pages are closed now that the device is idle: the first times, later once in eight, for each time costs two
+/// system calls an allocation, and what host code does wrong it does again. Under the lock.
+bool is_time_to_close() {
+  constexpr std::uint64_t kAlways = 64, kEvery = 8;
+  const std::uint64_t n = tables().idle++;
+  return n < kAlways || n % kEvery == 0;
 }
 
 cudaError_t allocate(void** address, std::size_t bytes) {
@@ -105,7 +117,7 @@ cudaError_t allocate(void** address, std::size_t bytes) {
   set_valid(first, body - taken, false);
   set_valid(base + bytes, taken - bytes, false);
   if (protect == Protect::keys) pkey_mprotect(first, body, PROT_READ | PROT_WRITE, access_key());
-  if (protect == Protect::pages && tables().at_work == 0) mprotect(first, body, PROT_NONE);
+  if (protect == Protect::pages && !tables().open) mprotect(first, body, PROT_NONE);
   tables().device[number(base)] = {bytes, static_cast<Byte*>(map), body + 2 * kPage};
   counters().device_live += taken;
   counters().device_peak = std::max(counters().device_peak, counters().device_live);
@@ -180,14 +192,15 @@ DeviceAccess::DeviceAccess() {
   if (protect == Protect::keys) pkey_set(access_key(), 0);
   if (protect != Protect::pages) return;
   Lock lock;
-  if (tables().at_work++ == 0) protect_all(PROT_READ | PROT_WRITE);
+  tables().at_work++;
+  if (!tables().open) protect_all(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
   const Protect protect = protection();
   if (protect == Protect::keys) pkey_set(access_key(), PKEY_DISABLE_ACCESS);
   if (protect != Protect::pages) return;
   Lock lock;
-  if (--tables().at_work == 0) protect_all(PROT_NONE);
+  if (--tables().at_work == 0 && is_time_to_close()) protect_all(PROT_NONE);
 }
 
 Where where_is(Range range) {
