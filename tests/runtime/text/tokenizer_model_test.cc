@@ -23,7 +23,7 @@ namespace {
 
 std::string varint(std::uint64_t value) {
   std::string bytes;
-  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value & 0x7F | 0x80);
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7F) | 0x80);
   return bytes + static_cast<char>(value);
 }
 std::string number(int field, std::uint64_t value) {
