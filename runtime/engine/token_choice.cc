@@ -64,7 +64,8 @@ void TokenChoice::queue_sampling(std::span<Sequence> batch, const BatchRows& row
   const std::span masks(masks_ ? reinterpret_cast<std::uint32_t*>(masks_->data()) : nullptr,
                         static_cast<std::size_t>(request_.masks) * words);
   if (request_.masks > 0 && backend_.device_is_host_memory()) begin_masks(batch, rows);
-  for (std::size_t r = 0; r < request_.mask.size(); ++r)
+  // The last one first: mask threads begin at the other end, so nobody waits for them before the two meet.
+  for (std::size_t r = request_.mask.size(); r-- > 0;)
     if (const std::int32_t mask = request_.mask[r]; mask >= 0)
       write_mask(batch[rows.sequence[r]], masks.subspan(static_cast<std::size_t>(mask) * words, words));
   ops.run(

@@ -23,6 +23,8 @@ FORMS = {
     "regex of words": {"guided_regex": "([a-z]{2,8} )+!"},
     "regex of names": {"guided_regex": "[A-Z][a-z]+( [A-Z][a-z]+)*"},
     "regex with spaces": {"guided_regex": r"(\w{2,8}\s)+!"},
+    "arithmetic": {"guided_grammar": 'root ::= term (("+" | "-") term)*\nterm ::= factor (("*" | "/") factor)*\n'
+                                     'factor ::= [0-9]+ ("." [0-9]+)? | "(" root ")"'},
     "grammar": {"guided_grammar": 'root ::= item (" " root)?\nitem ::= [a-z]{1,9} | "(" root ")"'},
 }
 

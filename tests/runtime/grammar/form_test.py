@@ -64,6 +64,16 @@ class Case(unittest.TestCase):
 
 
 class Forms(Case):
+    def test_an_answer_ends_where_nothing_may_follow(self):
+        # Without an end of its own it goes on wherever it may, by tokens that differ from place to place.
+        regex, ends = r"a(b(cd?)?)?|x(yz?)?|(1|2)*3", r"abcd|xyz|[12]*3"
+        request = {"prompt": "It", "temperature": 1.5, "ignore_eos": True, "max_tokens": 64, "guided_regex": regex}
+        for block in (8, 3):
+            answers = self.answers([{"id": i, "seed": i, **request} for i in range(40)], block=block)
+            self.assertEqual({answer["finish_reason"] for answer in answers.values()}, {"stop"})
+            self.assertTrue(all(re.fullmatch(ends, answer["text"]) for answer in answers.values()), answers)
+            self.assertLess(2, len({answer["text"] for answer in answers.values()}))
+
     def test_answers_have_their_form(self):
         sampled = {"prompt": "The sea", "temperature": 1, "max_tokens": 120, "logit_bias": {"202": -100, "224": -100}}
         forms = {
