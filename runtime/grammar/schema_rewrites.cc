@@ -50,6 +50,47 @@ std::string without_percents(std::string_view text) {
   return decoded;
 }
 
+/// The pattern of a format whose own one in xgrammar lets through what is no value of it: 30 February, the second 60,
+/// 010 in an address, labels of more than 63 letters; "" for other formats. A host has up to ten labels of 24 letters
+/// or four of 62, for all of it may have 253.
+std::string pattern_of(std::string_view format) {
+  const auto labels = [](const std::string& inner, const std::string& more) {
+    const std::string label = "[a-z0-9]([a-z0-9-]{0," + inner + "}[a-z0-9])?";
+    return label + "(\\." + label + "){0," + more + "}";
+  };
+  const std::string leap_year = R"((\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00))";
+  const std::string year = R"((\d{3}[1-9]|\d\d[1-9]\d|\d[1-9]\d\d|[1-9]\d{3}))";
+  const std::string day =
+      R"(((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8])))";
+  const std::string date = "(" + year + "-" + day + "|" + leap_year + "-02-29)";
+  const std::string time = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
+  const std::string byte = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
+  if (format == "date") return "^" + date + "$";
+  if (format == "time") return "^" + time + "$";
+  if (format == "date-time") return "^" + date + "T" + time + "$";
+  if (format == "ipv4") return "^(" + byte + "\\.){3}" + byte + "$";
+  if (format == "hostname") return "^(" + labels("22", "9") + "|" + labels("60", "3") + ")$";
+  return "";
+}
+
+/// Puts patterns in the place of formats, where a schema is of strings.
+bool give_patterns(ordered_json& schema) {
+  bool any = false;
+  for (const auto& [key, value] : schema.items())
+    if (value.is_structured() && key != "const" && key != "enum" && key != "default" && key != "examples")
+      any |= give_patterns(value);
+  if (!schema.is_object() || schema.value("type", ordered_json()) != "string" || schema.contains("minLength") ||
+      schema.contains("maxLength"))
+    return any;
+  const auto format = schema.find("format");
+  if (format == schema.end() || !format->is_string()) return any;
+  const std::string pattern = pattern_of(format->get_ref<const std::string&>());
+  if (pattern.empty()) return any;
+  schema.erase(format);
+  schema["pattern"] = pattern;
+  return true;
+}
+
 class References {
  public:
   explicit References(ordered_json& root) : root_(root) {}
@@ -105,7 +146,8 @@ class References {
 
 bool rewrite_schema(ordered_json& schema) {
   const bool sizes = make_sizes_whole(schema);
-  return References(schema).rewrite() || sizes;
+  const bool references = References(schema).rewrite();
+  return give_patterns(schema) || references || sizes;
 }
 
 }  // namespace weft::runtime

@@ -6,8 +6,8 @@
 namespace weft::runtime {
 
 /// Rewrites a schema that check_schema() took. Sizes such as 2.0 become 2. What a `$ref` with ~0, ~1 or %41 refers to
-/// is copied to a name in `$defs` that needs no escapes; one to nothing, or the 33rd, stays as it is. Returns whether
-/// anything was to be done.
+/// is copied to a name in `$defs` that needs no escapes; one to nothing, or the 33rd, stays as it is. Dates,
+/// times, addresses and hosts have patterns in the place of their formats. Returns whether anything was to be done.
 bool rewrite_schema(nlohmann::ordered_json& schema);
 
 }  // namespace weft::runtime

@@ -5,6 +5,8 @@ after a kill, in blocks of another shape; forms that are refused.
 Usage: form_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
 
+import datetime
+import ipaddress
 import json
 import pathlib
 import re
@@ -13,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from weft_process import HANGS, Weft, read_lines, write_lines  # noqa: E402
@@ -73,6 +76,49 @@ class Forms(Case):
             self.assertEqual({answer["finish_reason"] for answer in answers.values()}, {"stop"})
             self.assertTrue(all(re.fullmatch(ends, answer["text"]) for answer in answers.values()), answers)
             self.assertLess(2, len({answer["text"] for answer in answers.values()}))
+
+    def test_loops_end_where_they_end(self):
+        requests, regexes = [], (r"a(xy+)?b", r"a((xy+)?z)+b", r"a(x(yz+)?)?b", r"a(x+y)?b", r"a(yz*|x){2,}b",
+                                 r"(x|yz*){0,}b", r"[0-5](\.\d{1,9})?(Z|b)", r"a(yz*|x)+b")
+        for regex in regexes:
+            for kind, form in (("regex", {"guided_regex": regex}),
+                               ("schema", {"guided_json": {"type": "string", "pattern": f"^{regex}$"}}),
+                               ("grammar", {"guided_grammar": f"root ::= Regex({json.dumps(regex)})"})):
+                requests += [{"id": f"{kind} {seed} {regex}", "seed": seed, "prompt": "It", "temperature": 2, "max_tokens": 40,
+                              **form} for seed in range(12)]
+        ended = 0
+        for name, answer in self.answers(requests, block=64).items():
+            kind, _, regex = name.split(maxsplit=2)
+            if answer["finish_reason"] != "stop":
+                continue
+            ended += 1
+            text = json.loads(answer["text"]) if kind == "schema" else answer["text"]
+            self.assertTrue(re.fullmatch(regex, text), (name, text))
+        self.assertLess(len(requests) / 2, ended)
+
+    def test_formats(self):
+        def is_host(text):
+            return len(text) <= 253 and all(re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", part) for part in text.split("."))
+
+        formats = {"date": datetime.date.fromisoformat, "date-time": datetime.datetime.fromisoformat,
+                   "time": lambda text: str(datetime.time.fromisoformat(text)), "ipv4": ipaddress.IPv4Address,
+                   "ipv6": ipaddress.IPv6Address, "hostname": is_host, "uuid": uuid.UUID}
+        schemas = {name: {"type": "string", "format": name} for name in formats}
+        schemas["in an array"] = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"$ref": "#/$defs/day"},
+                                  "$defs": {"day": schemas["date"]}}
+        schemas["constant"] = {"const": schemas["date"]}
+        requests = [{"id": f"{name}/{seed}", "seed": seed, "prompt": "It", "temperature": 1.5, "max_tokens": 150,
+                     "structured_outputs": {"json": schema, "disable_any_whitespace": True}}
+                    for name, schema in schemas.items() for seed in range(24)]
+        for name, answer in self.answers(requests, block=64).items():
+            self.assertEqual(answer["finish_reason"], "stop", answer)
+            value, name = json.loads(answer["text"]), name.split("/")[0]
+            if name == "constant":
+                self.assertEqual(value, schemas["date"])
+            elif name == "in an array":
+                self.assertEqual(len([datetime.date.fromisoformat(day) for day in value]), 2)
+            else:
+                self.assertTrue(formats[name](value), (name, value))
 
     def test_answers_have_their_form(self):
         sampled = {"prompt": "The sea", "temperature": 1, "max_tokens": 120, "logit_bias": {"202": -100, "224": -100}}
