@@ -106,8 +106,7 @@ struct Matcher::State {
     known = true;
   }
 
-  /// Whether the token that an answer went on with where it might have ended goes on with it here, which takes far less
-  /// time than all tokens.
+  /// Whether `goes_on` may come next. One token takes far less time than the mask, which is left to the mask threads.
   bool goes_on_as_before() {
     if (goes_on < 0 || !matcher.AcceptToken(goes_on)) return false;
     matcher.Rollback(1);
@@ -137,7 +136,7 @@ struct Matcher::State {
   xgrammar::GrammarMatcher matcher;
   std::vector<std::uint32_t> words;  // a bit for each token that may come next, if they are known
   bool complete = false, known = false;
-  std::int32_t goes_on = -1;
+  std::int32_t goes_on = -1;  // a token that could follow where the answer could have ended, if there was such a place
   std::shared_ptr<MaskWork> ahead;  // that finds them
 };
 

@@ -50,9 +50,9 @@ std::string without_percents(std::string_view text) {
   return decoded;
 }
 
-/// The pattern of a format whose own one in xgrammar lets through what is no value of it: 30 February, the second 60,
-/// 010 in an address, labels of more than 63 letters; "" for other formats. A host has up to ten labels of 24 letters
-/// or four of 62, for all of it may have 253.
+/// The pattern of a format whose pattern in xgrammar takes what is no value of it: 30 February, the second 60, 010 in
+/// an address, labels of more than 63 letters; "" for other formats. A host has up to ten labels of 24 letters or four
+/// of 62, for all of it may have 253.
 std::string pattern_of(std::string_view format) {
   const auto labels = [](const std::string& inner, const std::string& more) {
     const std::string label = "[a-z0-9]([a-z0-9-]{0," + inner + "}[a-z0-9])?";

@@ -47,7 +47,7 @@ struct Config {
   bool products_by_shape = false;
   bool abort_on_finding = false;  ///< CUSIM_ABORT=1: stops a debugger at the first finding
   /// CUSIM_PROTECT=none|keys|pages. Keys need a processor that has them, else pages. Pages do not trap a host access
-  /// while some stream is at work, nor always after that.
+  /// while some stream is at work, nor, once all have been idle 64 times, after more than every eighth time.
   Protect protect = Protect::keys;
   /// CUSIM_PTX: a folder of PTX that nvcc made of the sources. Then kernels run as it says, and not as the host's
   /// compiler understood them; see tests/cuda_sim/ptx/README.md.

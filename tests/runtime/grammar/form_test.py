@@ -101,8 +101,8 @@ class Forms(Case):
             return len(text) <= 253 and all(re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", part) for part in text.split("."))
 
         formats = {"date": datetime.date.fromisoformat, "date-time": datetime.datetime.fromisoformat,
-                   "time": lambda text: str(datetime.time.fromisoformat(text)), "ipv4": ipaddress.IPv4Address,
-                   "ipv6": ipaddress.IPv6Address, "hostname": is_host, "uuid": uuid.UUID}
+                   "time": datetime.time.fromisoformat, "ipv4": ipaddress.IPv4Address, "ipv6": ipaddress.IPv6Address,
+                   "hostname": is_host, "uuid": uuid.UUID}
         schemas = {name: {"type": "string", "format": name} for name in formats}
         schemas["in an array"] = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"$ref": "#/$defs/day"},
                                   "$defs": {"day": schemas["date"]}}
