@@ -63,6 +63,13 @@ void BufferStore::allocate(kernels::Backend& backend, DiskStore& disk, const std
       allocated_[i] = i == arena(Tier::device, {}) ? backend.allocate_device(bytes) : backend.allocate_host(bytes);
 }
 
+std::vector<std::span<std::byte>> BufferStore::memory() const {
+  std::vector<std::span<std::byte>> memory;
+  for (const auto& part : allocated_)
+    if (part) memory.emplace_back(part->data(), part->bytes());
+  return memory;
+}
+
 std::byte* BufferStore::base(Tier tier, Use use) const {
   const auto& memory = allocated_[arena(tier, use)];
   return memory ? memory->data() : nullptr;

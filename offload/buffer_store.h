@@ -63,6 +63,9 @@ class BufferStore {
   /// destroyed.
   void allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory);
 
+  /// All memory that allocate() has taken on device and host.
+  std::vector<std::span<std::byte>> memory() const;
+
   Tier home(BufferId buffer) const { return entry(buffer).home; }
   Kind kind(BufferId buffer) const { return entry(buffer).kind; }
   std::size_t bytes(BufferId buffer) const { return entry(buffer).bytes; }

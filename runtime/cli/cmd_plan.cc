@@ -63,7 +63,9 @@ policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retent
 policy::Machine measured(const MachineOptions& options, const ModelSource& source) {
   const auto backend = make_backend(options);
   require_memory(options, *backend);
-  return measure_machine(*backend, options, Effort::brief, UINT64_MAX, {}, weight_files_of(source));
+  return measure_machine(
+      *backend, options, Effort::brief,
+      {.weights = weight_bytes_of(source), .kv = UINT64_MAX, .weight_files = weight_files_of(source)});
 }
 
 /// Writes the simulated sweeps of the chosen policy, one after another.

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "runtime/base/parallel.h"
 
 namespace weft::runtime {
 namespace {
@@ -29,6 +30,18 @@ std::vector<offload::FileId> open_files(const Checkpoint* checkpoint, offload::D
   return files;
 }
 
+/// Writes to every page, on all cores: the first write to a page takes a system longer than many a step, and memory
+/// that is promised but not there is missed now and not in the midst of the work.
+void touch(std::span<std::byte> memory, const std::atomic<bool>& stop) {
+  constexpr std::int64_t kPiece = std::int64_t{32} << 20, kPage = 4096;
+  const auto bytes = static_cast<std::int64_t>(memory.size());
+  for_each_of((bytes + kPiece - 1) / kPiece, [&](std::int64_t piece) {
+    if (stop) throw Interrupted{};
+    for (std::int64_t at = piece * kPiece; at < std::min((piece + 1) * kPiece, bytes); at += kPage)
+      memory[static_cast<std::size_t>(at)] = std::byte{0};
+  });
+}
+
 }  // namespace
 
 Storage::Storage(const ModelSource& source, const PackedCopy* copy, const policy::Footprint& footprint,
@@ -40,6 +53,8 @@ Storage::Storage(const ModelSource& source, const PackedCopy* copy, const policy
              copy_files = open_files(copy ? &copy->file : nullptr, disk);
   add_buffers(files, copy_files);
   buffers_.allocate(backend, disk, spill_directory);
+  if (backend.device_is_host_memory())
+    for (const std::span<std::byte> memory : buffers_.memory()) touch(memory, stop);
   check_reach();
   gathered_ = backend.make_event();
   load(source, stop, on_loaded);

@@ -95,14 +95,14 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
           .sources = others_};
 }
 
-/// The arithmetic of the job: two operations for each weight and token.
-double JobPlan::operations() const {
+/// The tokens of all prompts and answers.
+double JobPlan::tokens() const {
   double tokens = 0;
   for (const std::uint32_t index : todo_) {
     const RequestFile::Entry& entry = requests_.entry(index);
     tokens += double(entry.n) * (double(entry.prompt_tokens) + double(entry.max_tokens));
   }
-  return 2 * double(policy::parameters(source_.spec)) * tokens;
+  return tokens;
 }
 
 /// Measures the machine unless a file has its rates.
@@ -114,9 +114,16 @@ void JobPlan::know_machine(kernels::Backend& backend) {
   for (const ModelSource* source : sources)
     if (source->weight_format && source->weight_format->quantised()) quantised.push_back(source->weight_format->dtype);
   constexpr double kShort = 3e8;  // operations: a tenth of what a core does while the machine is measured briefly
-  const Effort effort = operations() < kShort ? Effort::rough : Effort::brief;
-  machine_ = measure_machine(backend, options_.machine, effort, host_memory(options_.policy, backend), quantised,
-                             weight_files_of(source_));
+  const double operations = 2 * double(policy::parameters(source_.spec)) * tokens();
+  double kv_of_token = 0;
+  for (int layer = 0; layer < source_.spec.layers; ++layer)
+    kv_of_token += 2.0 * source_.spec.kv_heads_of(layer) * source_.spec.head_dim_of(layer) * size_of(DType::f16);
+  machine_ = measure_machine(backend, options_.machine, operations < kShort ? Effort::rough : Effort::brief,
+                             {.memory = host_memory(options_.policy, backend),
+                              .weights = weight_bytes_of(source_),
+                              .kv = static_cast<std::uint64_t>(tokens() * kv_of_token),
+                              .quantised = quantised,
+                              .weight_files = weight_files_of(source_)});
   brief_ = true;
 }
 

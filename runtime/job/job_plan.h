@@ -39,7 +39,7 @@ class JobPlan {
   Planned plan(kernels::Backend& backend, policy::Budgets free);
   policy::Workload work(const policy::Retention& retention) const;
   PlanRequest request(const policy::Budgets& free) const;
-  double operations() const;
+  double tokens() const;
   void know_machine(kernels::Backend& backend);
 
   const JobOptions& options_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "kernels/machine/host_machine.h"
@@ -45,6 +46,17 @@ RateSizes brief_sizes() {
   sizes.rows = {1, 4, 16, 17, 32, 33, 64, 256}, sizes.widths = {256, 768, 2048};
   sizes.prompts = {64, 512}, sizes.slots = {64, 1024}, sizes.head_dims = {64, 128};
   sizes.heads = 4;
+  return sizes;
+}
+
+/// Brief sizes over as many bytes as the run has, up to what caches cannot hold: what a run streams from memory is
+/// measured so, and a model that fits in caches from there.
+RateSizes brief_sizes_of(const MeasuredFor& run, std::uint64_t memory) {
+  RateSizes sizes = brief_sizes();
+  const std::size_t most = 256 * kMebibyte;
+  const std::uint64_t beyond = std::min<std::uint64_t>({2 * kernels::processor_cache_bytes(), most, memory / 4});
+  sizes.weights = std::max<std::size_t>(sizes.weights, std::min(run.weights, beyond));
+  sizes.kv = sizes.host_kv = std::max<std::size_t>(sizes.kv, std::min(run.kv, beyond));
   return sizes;
 }
 
@@ -283,8 +295,7 @@ class RateMeasurement {
 }  // namespace
 
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
-                                std::uint64_t memory, const std::vector<DType>& quantised,
-                                const std::vector<std::filesystem::path>& weight_files) {
+                                const MeasuredFor& run) {
   constexpr std::uint64_t kLittle = 256 * kMebibyte, kLeast = 96 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
@@ -296,16 +307,16 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.unpacks_weights = backend.unpacks_weights();
   machine.packed_rows = backend.packed_rows();
   machine.rows_that_fill = backend.rows_that_fill();
-  const std::uint64_t there = std::min(memory, machine[offload::Tier::host]);
+  const std::uint64_t there = std::min(run.memory, machine[offload::Tier::host]);
   RateSizes sizes = effort == Effort::full    ? full_sizes(backend, machine)
                     : effort == Effort::rough ? rough_sizes()
                     : there < kLeast          ? tiny_sizes()
                     : there < kLittle         ? small_sizes()
-                                              : brief_sizes();
-  for (const DType type : quantised)
+                                              : brief_sizes_of(run, there);
+  for (const DType type : run.quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16
-  sizes.links.weight_files = weight_files;
+  sizes.links.weight_files = run.weight_files;
   // Under a quota the threads compute for a part of each period and then stand still. Pieces that are much shorter than
   // that part are measured as if there were none, and the part is taken off their rates.
   const double time = kernels::processor_time();
@@ -337,6 +348,11 @@ void measure_disk_longer(kernels::Backend& backend, const MachineOptions& option
   sizes.disk = {.seconds = 0.25, .repetitions = 1};
   measure_disk_rates(backend, options, sizes, machine);
   round_links(machine);
+}
+
+std::uint64_t weight_bytes_of(const ModelSource& source) {
+  const std::vector<std::uint64_t>& units = source.weights->unit_bytes();
+  return std::accumulate(units.begin(), units.end(), std::uint64_t{0});
 }
 
 std::vector<std::filesystem::path> weight_files_of(const ModelSource& source) {

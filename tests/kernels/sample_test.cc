@@ -399,6 +399,69 @@ TEST_CASE("the vector exp keeps its precision over its whole range", "[kernels]"
   }
 }
 
+TEST_CASE("weights of logits are exp's to the last bits, and the same from every instruction set", "[kernels]") {
+  std::vector<float> logits;
+  for (float x = 0; x > -720; x -= 0.0437f) logits.push_back(x);
+  for (const float x : {-kInfinity, kInfinity, kNaN, -3e38f, -1e-30f}) logits.push_back(x);
+  const std::size_t count = logits.size();
+  for (const double temperature : {1.0, 0.3, 7.0}) {
+    const kernels::Weighing by{.max = 0, .inverse_temperature = 1 / temperature, .least = -700};
+    std::vector<double> first;
+    for (const kernels::VectorKernels* vectors : kernels::vector_kernels()) {
+      CAPTURE(vectors->name, temperature);
+      std::vector<double> weights(count);
+      const double sum = vectors->weigh(logits.data(), static_cast<std::int64_t>(count), by, weights.data());
+      double expected_sum = 0, worst = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        const double x = static_cast<double>(logits[i]);
+        const double e = x >= -700 && x <= 0 && x / temperature > -708 ? std::exp(x * by.inverse_temperature) : 0;
+        worst = larger_error(worst, e == 0 ? weights[i] : std::abs(weights[i] - e) / e);
+        expected_sum += e;
+      }
+      CHECK(worst < 1e-15);
+      CHECK(std::abs(sum - expected_sum) < 1e-13 * expected_sum);
+      if (first.empty()) first = weights;
+      CHECK(weights == first);
+    }
+  }
+}
+
+TEST_CASE("cuts of a large vocabulary are those of a full sort", "[kernels]") {
+  const int vocab = 20011;
+  const float spread = GENERATE(0.0f, 0.2f, 3.0f, 15.0f);
+  std::vector<float> logits = normal(static_cast<std::size_t>(vocab), 5, 1);
+  for (float& x : logits) x = std::round(x * 512) / 512 * spread;  // some are equal
+  logits[7] = -kInfinity, logits[100] = kNaN;
+  std::vector<std::int32_t> order;
+  for (int id = 0; id < vocab; ++id)
+    if (std::isfinite(logits[static_cast<std::size_t>(id)])) order.push_back(id);
+  const auto logit = [&](std::int32_t id) { return static_cast<double>(logits[static_cast<std::size_t>(id)]); };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logit(a) > logit(b); });
+  for (const int top_k : {0, 2, 3000, vocab})
+    for (const float top_p : {1.0f, 0.3f, 0.97f})
+      for (const float temperature : {1.0f, 0.01f, 40.0f}) {
+        if (top_k == 0 && top_p == 1) continue;  // no cut: in order of ids
+        const auto kept = std::min(order.size(), top_k > 0 ? static_cast<std::size_t>(top_k) : order.size());
+        const auto weight = [&](std::size_t i) {
+          return std::exp((logit(order[i]) - logit(order[0])) / static_cast<double>(temperature));
+        };
+        double total = 0, mass = 0;
+        for (std::size_t i = 0; i < kept; ++i) total += weight(i);
+        std::size_t nucleus = 0;
+        while (nucleus < kept && mass < static_cast<double>(top_p) * total) mass += weight(nucleus++);
+        if (top_p == 1) nucleus = kept, mass = total;
+        for (std::uint64_t counter = 0; counter < 5; ++counter) {
+          CAPTURE(spread, top_k, top_p, temperature, counter);
+          const double target = kernels::unit_double(kernels::random_bits(3, counter)) * mass;
+          std::size_t at = 0;
+          for (double sum = weight(0); sum <= target && at + 1 < nucleus;) sum += weight(++at);
+          const SampleParams params{
+              .temperature = temperature, .top_p = top_p, .top_k = top_k, .key = 3, .counter = counter};
+          CHECK(sample(*every_place().front(), logits, vocab, {params}) == std::vector<std::int32_t>{order[at]});
+        }
+      }
+}
+
 TEST_CASE("random scores are uniform and a function of seed, head and position", "[kernels]") {
   double sum = 0, squares = 0;
   const int n = 20000;

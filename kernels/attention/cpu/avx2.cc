@@ -334,7 +334,8 @@ struct Avx2 {
 
 constexpr VectorKernels kKernels = {
     "AVX2",        prefill_tile<Avx2>, column_tile<Avx2>, decode_tile<Avx2>,  convert<Avx2>,
-    sum_exp<Avx2>, quantise_row<Avx2>, hadamard<Avx2>,    add_unit_row<Avx2>, key_score_row<Avx2>};
+    sum_exp<Avx2>, quantise_row<Avx2>, hadamard<Avx2>,    add_unit_row<Avx2>, key_score_row<Avx2>,
+    weigh<Avx2>};
 
 }  // namespace
 

@@ -112,6 +112,12 @@ constexpr std::size_t split_scratch(int head_dim, int slots, int group) {
   return (static_cast<std::size_t>(group) + 3) * entries + groups * (kKvGroup + 2) + bytes / sizeof(float);
 }
 
+/// How VectorKernels::weigh weighs logits.
+struct Weighing {
+  double max, inverse_temperature;
+  double least;  ///< a logit below max + least has no weight
+};
+
 struct VectorKernels {
   const char* name;  ///< "AVX-512", "AVX2", "plain C++"
   void (*prefill)(const PrefillTile&);
@@ -127,6 +133,9 @@ struct VectorKernels {
   /// add_unit: sum[n] += key / its length. key_score: Scoring::keys of a key that is in the sum. Both take float types.
   void (*add_unit)(const void* key, DType type, int n, float* sum);
   float (*key_score)(const void* key, DType type, int n, const float* sum);
+  /// out[i] = exp((x[i] - max) / temperature) for n logits, none above max; 0 where one is not finite or below `least`.
+  /// Returns their sum. The same bits from every instruction set.
+  double (*weigh)(const float* x, std::int64_t n, const Weighing& by, double* out);
 };
 
 /// The kernels that this processor can run, the fastest first; never empty.

@@ -288,9 +288,9 @@ struct Plain {
   }
 };
 
-constexpr VectorKernels kKernels = {"plain C++",         prefill_tile<Plain>, column_tile<Plain>,  decode_tile<Plain>,
-                                    convert<Plain>,      sum_exp<Plain>,      quantise_row<Plain>, hadamard<Plain>,
-                                    add_unit_row<Plain>, key_score_row<Plain>};
+constexpr VectorKernels kKernels = {"plain C++",         prefill_tile<Plain>,  column_tile<Plain>,  decode_tile<Plain>,
+                                    convert<Plain>,      sum_exp<Plain>,       quantise_row<Plain>, hadamard<Plain>,
+                                    add_unit_row<Plain>, key_score_row<Plain>, weigh<Plain>};
 
 }  // namespace
 

@@ -65,7 +65,8 @@ TEST_CASE("with little memory every figure is measured too", "[lanes]") {
   const test::TemporaryFolder folder;
   const runtime::MachineOptions options{.backend = "cpu", .disk_directory = folder.path().string(), .threads = 1};
   const auto backend = runtime::make_backend(options);
-  const policy::Machine machine = runtime::measure_machine(*backend, options, runtime::Effort::brief, 1 << 20);
+  const policy::Machine machine =
+      runtime::measure_machine(*backend, options, runtime::Effort::brief, {.memory = 1 << 20});
   CHECK(machine.measured);
   for (const policy::RateTable* table : {&machine.device.linear[std::size_t(DType::f16)],
                                          &machine.device.decode_attention, &machine.device.prefill_attention})
@@ -76,8 +77,8 @@ TEST_CASE("products with quantised weights are measured where they are asked for
   const test::TemporaryFolder folder;
   const runtime::MachineOptions options{.backend = "cpu", .disk_directory = folder.path().string(), .threads = 1};
   const auto backend = runtime::make_backend(options);
-  const auto machine =
-      runtime::measure_machine(*backend, options, runtime::Effort::brief, 1 << 20, {DType::i4, DType::i8, DType::i4});
+  const auto machine = runtime::measure_machine(*backend, options, runtime::Effort::brief,
+                                                {.memory = 1 << 20, .quantised = {DType::i4, DType::i8, DType::i4}});
   for (const DType type : {DType::i8, DType::i4})
     check_table(machine.device.linear[static_cast<std::size_t>(type)], name_of(type));
   CHECK(machine.device.linear[static_cast<std::size_t>(DType::bf16)].empty());
