@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -100,6 +101,10 @@ class SpillFile {
     fill(*from_, piece);
   }
 
+  /// The first write to a place of a file takes longer than those of a run, which writes there many times.
+  void write_all() {
+    for (std::size_t piece = 0; piece < bytes_ / piece_; ++piece) write();
+  }
   double write() {
     store_->write({file_, next_written_++ % (bytes_ / piece_) * piece_, piece_}, from_->data());
     return double(piece_);
@@ -162,7 +167,10 @@ Load in_pieces(Timer& timer, double work, const Timer::Queue& queue) {
   return fed(timer, work, queue, static_cast<int>(std::clamp(std::ceil(1e-3 / timer.run(queue, 1)), 1.0, 1000.0)));
 }
 
-/// A load for every lane.
+/// The share of a rate that is left.
+double left(double rate, double alone) { return std::clamp(rate / alone, policy::Machine::kLeastTogether, 1.0); }
+
+/// A load for every lane but the disk's.
 class Links {
  public:
   Links(kernels::Backend& backend, const LinkSizes& sizes)
@@ -187,47 +195,34 @@ class Links {
         in_pieces(host_.timer(), decode_.bytes(), [this](Stream& stream) { decode_.queue(stream); });
   }
 
-  void add_disk(Disk& disk) {
-    if (disk.weights) loads_[index(Lane::disk_read)] = {[&disk] { return disk.weights->read(); }};
-    if (disk.spill) loads_[index(Lane::disk_write)] = {[&disk] { return disk.spill->write(); }};
-  }
+  const Load& load(Lane lane) const { return loads_[index(lane)]; }
 
   double alone(Lane lane) {
     double& rate = alone_[index(lane)];
     if (rate > 0) return rate;
     touch(loads_[index(lane)]);
-    return rate = taken(loads_[index(lane)], timing_of(lane));
+    std::vector<double> all;
+    for (int i = 0; i < sizes_.timing.repetitions; ++i)
+      all.push_back(rate_of(loads_[index(lane)], sizes_.timing.seconds));
+    return rate = median(all);
   }
 
   void together(Lane first, Lane second, policy::Machine& machine) {
     const double first_alone = alone(first), second_alone = alone(second);
-    const Timing& timing = timing_of(first);
     std::vector<double> firsts, seconds;
-    for (int i = 0; i < timing.repetitions; ++i) {
-      const auto [a, b] = rates_of(loads_[index(first)], loads_[index(second)], timing.seconds);
+    for (int i = 0; i < sizes_.timing.repetitions; ++i) {
+      const auto [a, b] = rates_of(loads_[index(first)], loads_[index(second)], sizes_.timing.seconds);
       firsts.push_back(a);
       seconds.push_back(b);
     }
-    const auto left = [](double rate, double alone) {
-      return std::clamp(rate / alone, policy::Machine::kLeastTogether, 1.0);
-    };
     machine.together[index(first)][index(second)] = left(median(firsts), first_alone);
     machine.together[index(second)][index(first)] = left(median(seconds), second_alone);
-  }
-
-  static double taken(const Load& load, const Timing& timing) {
-    std::vector<double> all;
-    for (int i = 0; i < timing.repetitions; ++i) all.push_back(rate_of(load, timing.seconds));
-    return median(all);
   }
 
  private:
   static void touch(const Load& load) {
     load.piece();
     load.wait();
-  }
-  const Timing& timing_of(Lane lane) const {
-    return lane == Lane::disk_read || lane == Lane::disk_write ? sizes_.disk : sizes_.timing;
   }
 
   static constexpr int kLinearRows = 32;  // keep both memory and arithmetic busy, as decode does
@@ -253,39 +248,78 @@ class Links {
   std::array<double, offload::kLanes.size()> alone_{};
 };
 
-/// The median rate of a load, whose first piece is not counted: disks and their limits allow a burst.
-double after_a_burst(const Load& load, const Timing& timing) {
-  load.piece();
-  load.wait();
-  return Links::taken(load, timing);
-}
+/// Measures loads, each alone or beside another one, in rounds over all of them, so that what disturbs the machine for
+/// a moment spoils few values of each.
+class Rounds {
+ public:
+  explicit Rounds(const Timing& timing) : timing_(timing) {}
 
-/// Measures the rates of each file alone.
-void measure_files(Disk& disk, const LinkSizes& sizes, policy::Machine& machine) {
-  auto& rates = machine.bytes_per_second;
-  if (disk.weights) {
-    rates[index(Lane::disk_read)] = after_a_burst({[&] { return disk.weights->read(); }}, sizes.disk);
-    machine.disk_rows_per_second = after_a_burst({[&] { return disk.weights->read_rows(); }}, sizes.disk);
+  /// `other`: beside which it is measured, or null. Both must outlive this. Returns the number of the figure.
+  std::size_t add(const Load& load, const Load* other = nullptr) {
+    figures_.push_back({&load, other, {}, {}});
+    return figures_.size() - 1;
   }
-  if (disk.spill) {
-    rates[index(Lane::disk_write)] = after_a_burst({[&] { return disk.spill->write(); }}, sizes.disk);
-    machine.spilled_read = after_a_burst({[&] { return disk.spill->read(); }}, sizes.disk);
+  void run() {
+    for (const Figure& figure : figures_) {  // disks and their limits allow a burst, which is not counted
+      figure.load->piece();
+      figure.load->wait();
+    }
+    for (int round = 0; round < timing_.repetitions; ++round)
+      for (Figure& figure : figures_) {
+        const auto [rate, beside] = figure.other ? rates_of(*figure.load, *figure.other, timing_.seconds)
+                                                 : std::pair{rate_of(*figure.load, timing_.seconds), 0.0};
+        figure.rates.push_back(rate);
+        figure.beside.push_back(beside);
+      }
   }
-}
+  double rate(std::size_t figure) const { return median(figures_[figure].rates); }
+  double beside(std::size_t figure) const { return median(figures_[figure].beside); }  ///< of the other load
 
-void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes, Links& links,
-                        policy::Machine& machine) {
-  auto& rates = machine.bytes_per_second;
-  rates[index(Lane::disk_read)] = rates[index(Lane::disk_write)] = kNominal;
-  machine.disk_rows_per_second = 1;
-  machine.spilled_read = kNominal;
+ private:
+  struct Figure {
+    const Load *load, *other;
+    std::vector<double> rates, beside;
+  };
+  const Timing timing_;
+  std::vector<Figure> figures_;
+};
+
+/// Measures the disk's lanes, each alone and in pairs with each other and with `compute`.
+void measure_disk(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes, const Load& compute,
+                  policy::Machine& machine) {
+  constexpr auto in = index(Lane::disk_read), out = index(Lane::disk_write), device = index(Lane::device_compute);
   const std::unique_ptr<Disk> disk = open_disk(backend, options, sizes, machine[offload::Tier::disk]);
+  auto& rates = machine.bytes_per_second;
+  rates[in] = rates[out] = machine.spilled_read = kNominal;
+  machine.disk_rows_per_second = 1;
   if (!disk->spill) machine.bytes[static_cast<std::size_t>(offload::Tier::disk)] = 0;
-  measure_files(*disk, sizes, machine);
-  links.add_disk(*disk);
-  if (disk->weights && disk->spill) links.together(Lane::disk_read, Lane::disk_write, machine);
-  if (disk->weights) links.together(Lane::disk_read, Lane::device_compute, machine);
-  if (disk->spill) links.together(Lane::disk_write, Lane::device_compute, machine);
+  const Load weights{[&] { return disk->weights->read(); }}, rows{[&] { return disk->weights->read_rows(); }},
+      write{[&] { return disk->spill->write(); }}, read{[&] { return disk->spill->read(); }};
+  Rounds rounds(sizes.disk);
+  const std::size_t computing = rounds.add(compute);
+  std::vector<std::function<void()>> results;
+  const auto alone = [&](const Load& load, double& rate) {
+    const std::size_t figure = rounds.add(load);
+    results.emplace_back([&, figure] { rate = rounds.rate(figure); });
+  };
+  const auto beside = [&](const Load& load, std::size_t lane, const Load& other, std::size_t other_lane) {
+    const std::size_t figure = rounds.add(load, &other);
+    results.emplace_back([&, figure, lane, other_lane] {
+      const double other_alone = other_lane == device ? rounds.rate(computing) : rates[other_lane];
+      machine.together[lane][other_lane] = left(rounds.rate(figure), rates[lane]);
+      machine.together[other_lane][lane] = left(rounds.beside(figure), other_alone);
+    });
+  };
+  if (disk->spill) disk->spill->write_all();
+  if (disk->spill) alone(write, rates[out]);
+  if (disk->spill) alone(read, machine.spilled_read);
+  if (disk->weights) alone(weights, rates[in]);
+  if (disk->weights) alone(rows, machine.disk_rows_per_second);
+  if (disk->weights && disk->spill) beside(weights, in, write, out);
+  if (disk->weights) beside(weights, in, compute, device);
+  if (disk->spill) beside(write, out, compute, device);
+  rounds.run();
+  for (const auto& result : results) result();
 }
 
 }  // namespace
@@ -303,13 +337,13 @@ void measure_links(kernels::Backend& backend, const MachineOptions& options, con
     links.together(Lane::host_to_device, Lane::host_compute, machine);
     links.together(Lane::device_compute, Lane::host_compute, machine);
   }
-  measure_disk_lanes(backend, options, sizes, links, machine);
+  measure_disk(backend, options, sizes, links.load(Lane::device_compute), machine);
 }
 
-void measure_disk_rates(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
+void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
                         policy::Machine& machine) {
-  const std::unique_ptr<Disk> disk = open_disk(backend, options, sizes, machine[offload::Tier::disk]);
-  measure_files(*disk, sizes, machine);
+  const Links links(backend, sizes);
+  measure_disk(backend, options, sizes, links.load(Lane::device_compute), machine);
 }
 
 }  // namespace weft::runtime

@@ -30,8 +30,8 @@ struct LinkSizes {
 /// the disk gets 0 bytes, so that no plan spills. Throws CapacityError, DeviceError.
 void measure_links(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
                    policy::Machine& machine);
-/// Measures the disk's rates again, each for as long as `sizes.disk` says, for a plan that depends on them.
-void measure_disk_rates(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
+/// Measures the disk's lanes again, each figure for as long as `sizes.disk` says, for a plan that depends on them.
+void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
                         policy::Machine& machine);
 
 }  // namespace weft::runtime

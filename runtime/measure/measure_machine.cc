@@ -49,17 +49,6 @@ RateSizes brief_sizes() {
   return sizes;
 }
 
-/// Brief sizes over as many bytes as the run has, up to what caches cannot hold: what a run streams from memory is
-/// measured so, and a model that fits in caches from there.
-RateSizes brief_sizes_of(const MeasuredFor& run, std::uint64_t memory) {
-  RateSizes sizes = brief_sizes();
-  const std::size_t most = 256 * kMebibyte;
-  const std::uint64_t beyond = std::min<std::uint64_t>({2 * kernels::processor_cache_bytes(), most, memory / 4});
-  sizes.weights = std::max<std::size_t>(sizes.weights, std::min(run.weights, beyond));
-  sizes.kv = sizes.host_kv = std::max<std::size_t>(sizes.kv, std::min(run.kv, beyond));
-  return sizes;
-}
-
 /// Brief sizes for a run with little memory.
 RateSizes small_sizes() {
   RateSizes sizes = brief_sizes();
@@ -87,6 +76,17 @@ RateSizes rough_sizes() {
   sizes.links.timing = sizes.links.disk = {.seconds = 5e-4, .repetitions = 1};
   sizes.weights = kMebibyte, sizes.kv = sizes.host_kv = kMebibyte;
   sizes.rows = {1, 64}, sizes.widths = {256}, sizes.prompts = {64}, sizes.slots = {64}, sizes.head_dims = {64};
+  return sizes;
+}
+
+/// Brief sizes for a run that may use `memory` bytes. They are over as many bytes as the run has, up to what caches
+/// cannot hold: what a run streams from memory is measured from there, and a model that fits in caches from these.
+RateSizes brief_sizes_of(const MeasuredFor& run, std::uint64_t memory) {
+  constexpr std::uint64_t little = 256 * kMebibyte, least = 96 * kMebibyte, most = 256 * kMebibyte;
+  RateSizes sizes = memory < least ? tiny_sizes() : memory < little ? small_sizes() : brief_sizes();
+  const std::uint64_t beyond = std::min<std::uint64_t>({2 * kernels::processor_cache_bytes(), most, memory / 6});
+  sizes.weights = std::max<std::size_t>(sizes.weights, std::min(run.weights, beyond));
+  sizes.kv = sizes.host_kv = std::max<std::size_t>(sizes.kv, std::min(run.kv, beyond));
   return sizes;
 }
 
@@ -296,7 +296,6 @@ class RateMeasurement {
 
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
                                 const MeasuredFor& run) {
-  constexpr std::uint64_t kLittle = 256 * kMebibyte, kLeast = 96 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
   machine.source = effort == Effort::full ? "measured" : "measured before a run, briefly";
@@ -310,8 +309,6 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   const std::uint64_t there = std::min(run.memory, machine[offload::Tier::host]);
   RateSizes sizes = effort == Effort::full    ? full_sizes(backend, machine)
                     : effort == Effort::rough ? rough_sizes()
-                    : there < kLeast          ? tiny_sizes()
-                    : there < kLittle         ? small_sizes()
                                               : brief_sizes_of(run, there);
   for (const DType type : run.quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
@@ -341,12 +338,15 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   return machine;
 }
 
-void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options,
+void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options, double run_seconds,
                          const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine) {
+  constexpr int rounds = 5;
   LinkSizes sizes = brief_sizes().links;
+  sizes.file = 64 * kMebibyte;
   sizes.weight_files = weight_files;
-  sizes.disk = {.seconds = 0.25, .repetitions = 1};
-  measure_disk_rates(backend, options, sizes, machine);
+  // Seven figures: a hundredth of a long run, and of a short one what shows more than noise.
+  sizes.disk = {.seconds = std::clamp(run_seconds / 700, 0.1, 1.0) / rounds, .repetitions = rounds};
+  measure_disk_lanes(backend, options, sizes, machine);
   round_links(machine);
 }
 

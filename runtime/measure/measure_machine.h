@@ -16,7 +16,7 @@ namespace weft::runtime {
 /// under a minute on two cores, over more memory than caches hold.
 enum class Effort : std::uint8_t { rough, brief, full };
 
-/// What is known of the run that a machine is measured for.
+/// The run that a machine is measured for, as far as it is known.
 struct MeasuredFor {
   std::uint64_t memory = UINT64_MAX;  ///< bytes of host memory that it may use
   /// Bytes of weights and of KV that a sweep passes over. A brief measurement takes its figures over as many, up to
@@ -33,9 +33,9 @@ policy::Machine measure_machine(const MachineOptions& options, Effort effort);
 /// Measures an existing backend.
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
                                 const MeasuredFor& run = {});
-/// Measures the disk again for a second, which outlasts the period of a limit and the burst that it allows. For a
-/// machine that was measured briefly, if the plan for it uses the disk.
-void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options,
+/// Measures the disk again for a second, which outlasts the period of a limit and the burst that it allows, and for a
+/// hundredth of a run that takes longer. For a machine that was measured briefly, if the plan for it uses the disk.
+void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options, double run_seconds,
                          const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine);
 /// Bytes of all weights of a model.
 std::uint64_t weight_bytes_of(const ModelSource& source);

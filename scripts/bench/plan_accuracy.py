@@ -4,11 +4,13 @@
 Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; before every round the machine is measured
 (weft bench --lanes --save), for a shared machine is not equally fast all the time. A Markdown table of the medians comes
 out. With --jobs the planner's own picks for request files are timed instead: ragged lengths, a number of requests just
-above a power of two, equal prompts, prompts that several requests share, and n choices. With --pick the planner's policy
-for a model that does not fit is timed against twenty others, also in rounds: ten of them one step away from it, ten drawn
-at random from those that fit. Nothing else should run on the machine.
+above a power of two, equal prompts, prompts that several requests share, and n choices; with --prefixes, those for long
+prompts and for prompts that begin alike; each such run measures the machine briefly, as weft generate does. With
+--experts the placements of a small model with experts are timed. With --pick the planner's policy for a model that does
+not fit is timed against twenty others, also in rounds: ten of them one step away from it, ten drawn at random from those
+that fit. Nothing else should run on the machine.
 
-  scripts/bench/plan_accuracy.py [--jobs [--only WORD] | --pick] [--rounds N] [--report FILE]
+  scripts/bench/plan_accuracy.py [--jobs | --prefixes | --experts | --pick] [--only WORD] [--rounds N] [--report FILE]
 """
 
 import argparse
@@ -27,14 +29,26 @@ ALL, NOTHING = {"device": 1.0}, {"disk": 1.0}
 HALF = {"device": 0.5, "disk": 0.5}
 
 
+def model_file(model, folder):
+    """The config of a model; "experts" is one with experts that takes 0.4 GB."""
+    if model != "experts":
+        return ROOT / f"configs/models/{model}.json"
+    config = json.loads((ROOT / "configs/models/olmoe-1b-7b.json").read_text())
+    config.update(hidden_size=768, intermediate_size=384, num_hidden_layers=8, num_attention_heads=12,
+                  num_key_value_heads=12, num_experts=32, num_experts_per_tok=4, vocab_size=16384, eos_token_id=3,
+                  torch_dtype="float16")
+    path = pathlib.Path(folder) / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
 def bench(machine, model, prompt, generation, policy, *flags, requests=0):
     """The report of one run after a warm-up, or None where the policy does not fit."""
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         path = pathlib.Path(folder) / "policy.json"
         path.write_text(json.dumps({"version": 1, **policy}))
         done = subprocess.run(
-            [WEFT, "bench", "--backend", "cpu", "--model", ROOT / f"configs/models/{model}.json", "--weights", "random:1",
-             "--prompt-len", str(prompt), "--gen-len", str(generation), "--requests", str(requests),
+            [WEFT, "bench", "--backend", "cpu", "--model", model_file(model, folder), "--weights", "random:1", "--prompt-len", str(prompt), "--gen-len", str(generation), "--requests", str(requests),
              "--policy", path, "--machine", machine, "--disk-dir", folder, *flags], capture_output=True, text=True)
     if done.returncode == 4:
         return None
@@ -87,9 +101,18 @@ def row(name, reports):
     return statistics.median(ratios)
 
 
-def accuracy(rounds, results):
-    chosen = [(model, prompt, generation, name, policy) for model, prompt, generation, largest in
-              (("opt-125m", 128, 32, 64), ("opt-1.3b", 32, 16, 32)) for name, policy in runs(largest)]
+def dense():
+    return [(model, prompt, generation, name, policy) for model, prompt, generation, largest in
+            (("opt-125m", 128, 32, 64), ("opt-1.3b", 32, 16, 32)) for name, policy in runs(largest)]
+
+
+def experts():
+    return [("experts", 64, 32, name, policy) for name, policy in
+            [*runs(64), ("all resident, block 32 x 2", policy_of(32, 2, ALL, ALL, FULL)),
+             ("weights on disk, block 256", policy_of(128, 2, NOTHING, ALL, FULL))]]
+
+
+def accuracy(chosen, rounds, results):
     reports = [[] for _ in chosen]
     for number in range(rounds):
         machine = measured_machine()
@@ -128,40 +151,72 @@ def requests_of(kind):
 JOBS = ("ragged", "17 of one length", "64 equal prompts", "shared prompts", "n = 16")
 
 
-def generate(model, kind, budget):
+def prefix_lines(prefixes, shared, own, lines, answer, **more):
+    """Prompts of `shared` tokens that several lines have and some `own` ones."""
+    generator = random.Random(3)
+    draw = lambda count: [generator.randrange(5, 8000) for _ in range(count)]  # noqa: E731
+    beginnings = [draw(shared) for _ in range(prefixes)]
+    return [{"id": str(i), "prompt_ids": beginnings[i % prefixes] + draw(generator.randrange(own // 2, own * 3 // 2)),
+             "max_tokens": answer, "ignore_eos": True, **more} for i in range(lines)]
+
+
+def prefix_jobs():
+    """Name, lines, memory budget, flags."""
+    few_shot, four, long = (prefix_lines(1, 900, 30, 96, 8), prefix_lines(4, 400, 30, 64, 24),
+                            prefix_lines(24, 1700, 20, 24, 16))
+    half = prefix_lines(1, 600, 30, 32, 16) + [{**line, "id": "o" + line["id"]} for line in
+                                               prefix_lines(32, 600, 30, 32, 16)]
+    choices = prefix_lines(2, 500, 30, 16, 16, n=4, temperature=1.0, seed=1)
+    h2o = ("--retention", H2O)
+    return [("900 shared tokens, 96 lines", few_shot, None, ()), ("4 x 400 shared tokens, 64 lines", four, None, ()),
+            ("4 x 400 shared tokens, 64 lines, h2o 20 %", four, None, h2o), ("24 prompts of 1700 tokens", long, None, ()),
+            ("24 prompts of 1700 tokens, h2o 20 %", long, None, h2o), ("half of 64 lines share 600 tokens", half, None, ()),
+            ("2 x 500 shared tokens, 16 lines of n = 4", choices, None, ()),
+            ("900 shared tokens, 96 lines, 256MiB", few_shot, "256MiB", ()),
+            ("4 x 400 shared tokens, 64 lines, 192MiB", four, "192MiB", ()),
+            ("24 prompts of 1700 tokens, 256MiB", long, "256MiB", ())]
+
+
+def equal_jobs():
+    return [(f"{kind}, {budget or 'all memory'}", requests_of(kind), budget, ())
+            for kind in JOBS for budget in (None, "192MiB", "96MiB")]
+
+
+def generate(model, lines, budget, flags):
     """The report of a job that plans itself."""
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         folder = pathlib.Path(folder)
-        (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests_of(kind)))
+        (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         done = subprocess.run(
             [WEFT, "generate", "--backend", "cpu", "--model", ROOT / f"configs/models/{model}.json", "--weights", "random:1",
              "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--report", folder / "report.json",
-             "--checkpoint-every", "off", "--disk-dir", folder, "--quiet", *(["--device-memory", budget] if budget else [])],
-            capture_output=True, text=True)
+             "--checkpoint-every", "off", "--disk-dir", folder, "--quiet", *(["--device-memory", budget] if budget else []),
+             *flags], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
         return json.loads((folder / "report.json").read_text())
 
 
-def jobs(rounds, results, only=""):
-    print("| job | classes, block | measured | predicted | predicted / measured |")
+def jobs(chosen, rounds, results, only):
+    print("| job | classes, block | measured | predicted | predicted / measured (min-max) |")
     print("|---|---|---|---|---|")
-    ratios = []
-    for kind in JOBS:
-        for budget in (None, "192MiB", "96MiB"):
-            name = f"opt-125m, {kind}, {budget or 'all memory'}"
-            if only not in name:
-                continue
-            reports = [generate("opt-125m", kind, budget) for _ in range(rounds)]
-            results.append({"name": name, "reports": reports})
-            measured, predicted = (statistics.median(part["tokens_per_second"]["total"] for part in parts)
-                                   for parts in (reports, [report["predicted"] for report in reports]))
-            blocks = ", ".join(f"{part['policy']['gpu_batch_size']} x {part['policy']['num_gpu_batches']}"
-                               for part in reports[-1].get("classes", [reports[-1]]))
-            ratios.append(predicted / measured)
-            print(f"| {name} | {blocks} | {measured:.1f} | {predicted:.1f} | {ratios[-1]:.2f} |", flush=True)
-    good = sum(1 / 1.15 <= ratio <= 1.15 for ratio in ratios)
-    print(f"\n{good} of {len(ratios)} predictions of the total are within 15 %: medians of {rounds} rounds")
+    middle = []
+    for name, lines, budget, flags in chosen:
+        if only not in name:
+            continue
+        reports = [generate("opt-125m", lines, budget, flags) for _ in range(rounds)]
+        results.append({"name": name, "reports": reports})
+        rates = [(report["tokens_per_second"]["total"], report["predicted"]["tokens_per_second"]["total"])
+                 for report in reports]
+        ratios = sorted(predicted / measured for measured, predicted in rates)
+        measured, predicted = (statistics.median(part) for part in zip(*rates))
+        blocks = ", ".join(f"{part['policy']['gpu_batch_size']} x {part['policy']['num_gpu_batches']}"
+                           for part in reports[-1].get("classes", [reports[-1]]))
+        middle.append(statistics.median(ratios))
+        print(f"| opt-125m, {name} | {blocks} | {measured:.1f} | {predicted:.1f} | {middle[-1]:.2f} "
+              f"({ratios[0]:.2f}-{ratios[-1]:.2f}) |", flush=True)
+    good = sum(1 / 1.15 <= ratio <= 1.15 for ratio in middle)
+    print(f"\n{good} of {len(middle)} predictions of the total are within 15 %: medians of {rounds} rounds")
 
 
 def neighbours(pick):
@@ -229,17 +284,21 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--jobs", action="store_true", help="time the planner's picks for request files")
+    what.add_argument("--prefixes", action="store_true", help="the same for long prompts and for those that begin alike")
+    what.add_argument("--experts", action="store_true", help="time placements of a model with experts")
     what.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
-    parser.add_argument("--only", default="", help="with --jobs: those whose name has this")
+    parser.add_argument("--only", default="", help="with --jobs or --prefixes: those whose name has this")
     parser.add_argument("--report", help="write all reports to this file")
     options = parser.parse_args()
-    if options.only and not options.jobs:
-        parser.error("--only goes with --jobs")
+    if options.only and not (options.jobs or options.prefixes):
+        parser.error("--only goes with --jobs or --prefixes")
     results = []
-    if options.jobs:
-        jobs(options.rounds, results, options.only)
+    if options.jobs or options.prefixes:
+        jobs(equal_jobs() if options.jobs else prefix_jobs(), options.rounds, results, options.only)
+    elif options.pick:
+        pick(options.rounds, results)
     else:
-        (pick if options.pick else accuracy)(options.rounds, results)
+        accuracy(experts() if options.experts else dense(), options.rounds, results)
     if options.report:
         pathlib.Path(options.report).write_text(json.dumps(results, indent=1))
 

@@ -112,7 +112,7 @@ constexpr std::size_t split_scratch(int head_dim, int slots, int group) {
   return (static_cast<std::size_t>(group) + 3) * entries + groups * (kKvGroup + 2) + bytes / sizeof(float);
 }
 
-/// How VectorKernels::weigh weighs logits.
+/// The terms of VectorKernels::weigh.
 struct Weighing {
   double max, inverse_temperature;
   double least;  ///< a logit below max + least has no weight

@@ -1,6 +1,9 @@
 // What is allocated is what was counted, and never more than the budgets.
 #include "runtime/engine/storage.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
@@ -78,6 +81,20 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
   }
   CHECK(fitted > 10);
   CHECK(fitted < 60);
+}
+
+TEST_CASE("all memory of a run is there once it has loaded", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  const std::vector<Prompt> prompts(8, {std::vector<std::int32_t>(40, 3), 20, {}});
+  policy::PartialPolicy partial;
+  partial.kv = policy::Fractions{{0.5, 0.5, 0}};
+  const TemporaryFolder spill;
+  Engine engine(*source, partial, prompts, {.backend = "cpu", .disk_directory = spill.path().string(), .threads = 1});
+  for (const std::span<std::byte> memory : engine.session().storage().buffers().memory()) {
+    std::vector<unsigned char> resident((memory.size() + 4095) / 4096);
+    REQUIRE(mincore(memory.data(), memory.size(), resident.data()) == 0);
+    CHECK(std::all_of(resident.begin(), resident.end(), [](unsigned char page) { return page & 1; }));
+  }
 }
 
 TEST_CASE("slow quantising is told of once, after two seconds, if over a minute is left", "[runtime]") {
