@@ -137,8 +137,8 @@ void BufferStore::read_parts(BufferId buffer, std::span<const PartRead> parts) c
   disk_->read(requests);
 }
 
-/// Reads each page that the ranges touch once, since only whole pages can be checked, and copies the ranges out of
-/// them.
+/// Only whole pages can be checked. Those that a range covers are read to where they belong; of the others each is read
+/// once, and what the ranges want is copied out of it.
 void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
   if (e.home != Tier::disk)
     throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) + " is not on disk");
@@ -148,15 +148,23 @@ void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) 
     std::byte* to;
   };
   std::vector<Fragment> fragments;
+  std::vector<ReadRequest> requests;
   for (const PartRead& part : parts)
     for (std::size_t at = part.offset, end = part.offset + part.bytes; at < end;) {
-      const std::size_t bytes = std::min(end - at, kUnit - at % kUnit);
-      fragments.push_back({at / kUnit, at % kUnit, bytes, part.to + (at - part.offset)});
+      std::byte* const to = part.to + (at - part.offset);
+      std::size_t bytes = (end - at) / kUnit * kUnit;
+      if (at % kUnit == 0 && bytes > 0) {
+        requests.push_back({{spill_file_, e.offset + at, bytes}, to});
+      } else {
+        bytes = std::min(end - at, kUnit - at % kUnit);
+        fragments.push_back({at / kUnit, at % kUnit, bytes, to});
+      }
       at += bytes;
     }
+  if (!requests.empty()) disk_->read(requests);
+  if (fragments.empty()) return;
 
   std::vector<std::byte> pages(kPages * kUnit);
-  std::vector<ReadRequest> requests;
   for (std::size_t first = 0, last = 0; first < fragments.size(); first = last) {
     requests.clear();
     std::vector<const std::byte*> source;  // one per fragment in [first, last)

@@ -160,7 +160,7 @@ TEST_CASE("rows of a spilled buffer are read through its checked pages", "[offlo
   buffers.write_to_disk(buffer, data.data());
 
   std::mt19937 random(seed);
-  for (const std::size_t row : {std::size_t{64}, std::size_t{10000}, std::size_t{100000}}) {
+  for (const std::size_t row : {std::size_t{64}, std::size_t{10000}, std::size_t{100000}, std::size_t{1000000}}) {
     std::vector<std::size_t> offsets;  // of rows that end with the buffer
     for (std::size_t offset = bytes % row; offset < bytes; offset += row)
       if (random() % (row == 64 ? 50 : 2) == 0 || offset + row == bytes) offsets.push_back(offset);
