@@ -306,7 +306,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.unpacks_weights = backend.unpacks_weights();
   machine.packed_rows = backend.packed_rows();
   machine.rows_that_fill = backend.rows_that_fill();
-  const std::uint64_t there = std::min(run.memory, machine[offload::Tier::host]);
+  const std::uint64_t there = std::min({run.memory, machine[offload::Tier::host], machine[offload::Tier::device]});
   RateSizes sizes = effort == Effort::full    ? full_sizes(backend, machine)
                     : effort == Effort::rough ? rough_sizes()
                                               : brief_sizes_of(run, there);
