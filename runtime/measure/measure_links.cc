@@ -310,11 +310,15 @@ void measure_disk(kernels::Backend& backend, const MachineOptions& options, cons
       machine.together[other_lane][lane] = left(rounds.beside(figure), other_alone);
     });
   };
-  if (disk->spill) disk->spill->write_all();
-  if (disk->spill) alone(write, rates[out]);
-  if (disk->spill) alone(read, machine.spilled_read);
-  if (disk->weights) alone(weights, rates[in]);
-  if (disk->weights) alone(rows, machine.disk_rows_per_second);
+  if (disk->spill) {
+    disk->spill->write_all();
+    alone(write, rates[out]);
+    alone(read, machine.spilled_read);
+  }
+  if (disk->weights) {
+    alone(weights, rates[in]);
+    alone(rows, machine.disk_rows_per_second);
+  }
   if (disk->weights && disk->spill) beside(weights, in, write, out);
   if (disk->weights) beside(weights, in, compute, device);
   if (disk->spill) beside(write, out, compute, device);

@@ -81,6 +81,7 @@ RateSizes rough_sizes() {
 
 /// Brief sizes for a run that may use `memory` bytes. They are over as many bytes as the run has, up to what caches
 /// cannot hold: what a run streams from memory is measured from there, and a model that fits in caches from these.
+/// Weights, KV and what else a measurement holds at a time stay far below what the run may use.
 RateSizes brief_sizes_of(const MeasuredFor& run, std::uint64_t memory) {
   constexpr std::uint64_t little = 256 * kMebibyte, least = 96 * kMebibyte, most = 256 * kMebibyte;
   RateSizes sizes = memory < least ? tiny_sizes() : memory < little ? small_sizes() : brief_sizes();
@@ -344,7 +345,7 @@ void measure_disk_longer(kernels::Backend& backend, const MachineOptions& option
   LinkSizes sizes = brief_sizes().links;
   sizes.file = 64 * kMebibyte;
   sizes.weight_files = weight_files;
-  // Seven figures: a hundredth of a long run, and of a short one what shows more than noise.
+  // Eight figures: a hundredth of a long run, and of a short one what shows more than noise.
   sizes.disk = {.seconds = std::clamp(run_seconds / 700, 0.1, 1.0) / rounds, .repetitions = rounds};
   measure_disk_lanes(backend, options, sizes, machine);
   round_links(machine);

@@ -11,9 +11,9 @@
 
 namespace weft::runtime {
 
-/// brief: half a second and some 64 MiB, for a run that plans itself. It takes some 16 MiB if a run may use less than
-/// 256 MiB of memory. rough: a few points once each, for a job that takes less time than a brief measurement. full:
-/// under a minute on two cores, over more memory than caches hold.
+/// brief: half a second, for a run that plans itself, over 32 MiB or as much as MeasuredFor says; a run that may use
+/// less than 256 MiB of memory is measured over less. rough: a few points once each, for a job that takes less time
+/// than a brief measurement. full: under a minute on two cores, over more memory than caches hold.
 enum class Effort : std::uint8_t { rough, brief, full };
 
 /// The run that a machine is measured for, as far as it is known.
