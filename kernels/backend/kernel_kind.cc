@@ -1,12 +1,15 @@
 #include "kernels/backend/kernel_kind.h"
 
 #include "kernels/attention/cpu/kernels.h"
+#include "kernels/linear/linear_cpu.h"
 
 namespace weft::kernels {
 
 std::string kernel_kind(const Backend& backend, Arithmetic arithmetic) {
   if (backend.name() != "cpu") return "CUDA on " + backend.description();
-  return vector_kernels().front()->name + std::string(arithmetic == Arithmetic::bfloat16 ? ", bfloat16 products" : "");
+  const std::string vectors = vector_kernels().front()->name;
+  if (arithmetic != Arithmetic::bfloat16) return vectors;
+  return vectors + (multiplies_by_tiles() ? ", bfloat16 products by AMX" : ", bfloat16 products");
 }
 
 bool same_bits(const std::string& a, const std::string& b) {

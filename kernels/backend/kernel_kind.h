@@ -7,8 +7,8 @@
 
 namespace weft::kernels {
 
-/// "AVX-512", "AVX2" or "plain C++" for the CPU, with ", bfloat16 products" in that arithmetic; "CUDA on ..." for a
-/// card.
+/// "AVX-512", "AVX2" or "plain C++" for the CPU, with ", bfloat16 products" or ", bfloat16 products by AMX" in that
+/// arithmetic; "CUDA on ..." for a card.
 std::string kernel_kind(const Backend& backend, Arithmetic arithmetic = Arithmetic::exact);
 
 /// Whether kernels of these kinds give the same bits.

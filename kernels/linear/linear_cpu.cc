@@ -8,18 +8,27 @@
 #include "kernels/error.h"
 #include "kernels/linear/linear_pass.h"
 #include "kernels/linear/linear_quantised.h"
+#include "kernels/linear/linear_tiles.h"
 #include "kernels/machine/cpu_features.h"
 
 namespace weft::kernels {
 namespace {
 
-/// Computes in Arithmetic::bfloat16. Rows of the weights must be whole pairs.
-void linear_pairs(const Linear& op, ThreadPool& pool) {
+/// Computes products of one x in Arithmetic::bfloat16. Rows of the weights must be whole pairs.
+void linear_bf16(std::span<const Linear> products, ThreadPool& pool) {
+  if (multiplies_by_tiles()) return linear_tiles(products, *tile_kernels_amx(), pool);
   if (!multiplies_bf16())
     throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
-  Linear pairs = op;
-  pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
-  linear_by(*pair_kernels_avx512(), pairs, pool);
+  for (const Linear& op : products) {
+    Linear pairs = op;
+    pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
+    linear_by(*pair_kernels_avx512(), pairs, pool);
+  }
+}
+
+bool is_bf16_product(const Linear& op) {
+  return op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && op.weight.cols > 0 &&
+         op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0;
 }
 
 bool is_integer_product(const Linear& op) {
@@ -44,6 +53,8 @@ const LinearKernels* kernels_of(LinearPath path) {
 
 }  // namespace
 
+bool multiplies_by_tiles() { return cpu_has_amx() && tile_kernels_amx() != nullptr; }
+
 bool multiplies_bf16() { return cpu_has_avx512_bf16() && pair_kernels_avx512() != nullptr; }
 
 const char* name_of(LinearPath path) {
@@ -67,9 +78,7 @@ std::vector<LinearPath> linear_paths() {
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (op.x.rows == 0 || op.weight.rows == 0) return;
   if (is_integer_product(op)) return linear_int8({&op, 1}, pool, path);
-  if (op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && path == LinearPath::automatic &&
-      op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0)
-    return linear_pairs(op, pool);
+  if (path == LinearPath::automatic && is_bf16_product(op)) return linear_bf16({&op, 1}, pool);
   static const LinearPath best = linear_paths().front();
   if (path == LinearPath::automatic) path = best;
   if (path == LinearPath::plain) return linear_exact_plain(op, pool);
@@ -88,6 +97,9 @@ void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) 
   };
   if (op.x.rows > 0 && !products.empty() && std::all_of(products.begin(), products.end(), alike))
     return linear_int8(products, pool, path);
+  if (op.x.rows > 0 && !products.empty() && path == LinearPath::automatic &&
+      std::all_of(products.begin(), products.end(), is_bf16_product))
+    return linear_bf16(products, pool);
   for (const Linear& product : products) linear_cpu(product, pool, path);
 }
 

@@ -29,5 +29,7 @@ const char* name_of(LinearPath path);
 
 /// Whether this processor can compute in Arithmetic::bfloat16.
 bool multiplies_bf16();
+/// Whether it does so by AMX, which adds products in an order of its own.
+bool multiplies_by_tiles();
 
 }  // namespace weft::kernels

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -108,6 +110,48 @@ TEST_CASE("rows in bfloat16 arithmetic do not depend on other rows, threads or a
       }
     }
   }
+}
+
+namespace {
+
+float without_denormals(float x) { return std::abs(x) < FLT_MIN ? std::copysign(0.0f, x) : x; }
+
+/// One output in the order of linear_tiles.h.
+float by_tiles(const float* x, const Weights& w, std::size_t column, int k) {
+  float sum = 0;
+  for (int first = 0; first < k; first += 32) {
+    float of_even = 0, of_odd = 0;
+    for (int i = first; i < std::min(k, first + 32); ++i) {
+      const float a = without_denormals(static_cast<float>(bf16(without_denormals(x[i]))));
+      const float b = without_denormals(static_cast<float>(w[column * static_cast<std::size_t>(k) + i]));
+      float& part = i % 2 == 0 ? of_even : of_odd;
+      part = without_denormals(std::fma(a, b, part));
+    }
+    sum = without_denormals(sum + without_denormals(of_even + of_odd));
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("products by AMX have the order of sums that its manual defines", "[kernels][bf16]") {
+  if (!multiplies_by_tiles()) return;
+  ThreadPool pool(2);
+  const float size = GENERATE(1.0f, 1e-20f);  // small enough that some products are denormals
+  unsigned seed = 70;
+  for (const int k : {2, 32, 66, 1030, 2500})
+    for (const int n : {1, 16, 40, 100})
+      for (const int m : {1, 16, 18, 33, 70}) {
+        CAPTURE(m, n, k, size);
+        auto x = normal(std::int64_t{m} * k, ++seed, size);
+        const Weights w(normal(std::int64_t{n} * k, ++seed, 0.1f * size), static_cast<std::size_t>(m % 5));
+        x[0] = 1e-40f;
+        const std::vector<float> out = multiply(x.data(), m, w.view(n, k), pool);
+        std::vector<float> expected;
+        for (int r = 0; r < m; ++r)
+          for (int c = 0; c < n; ++c) expected.push_back(by_tiles(x.data() + r * k, w, static_cast<std::size_t>(c), k));
+        REQUIRE(test::same_bits(out, expected));
+      }
 }
 
 TEST_CASE("in bfloat16 arithmetic rows of no whole pairs are multiplied exactly", "[kernels][bf16]") {

@@ -1,0 +1,69 @@
+// kernels/linear/linear_tiles.h: products of bf16 numbers by AMX, whose registers are tiles of 16 rows of 64 bytes, and
+// the part of them that is compiled for it. Internal to kernels/ and the tests.
+//
+// There is one order of summation. A step takes 32 columns: by fused multiply-adds from 0 on, the products of the even
+// columns give one sum and those of the odd columns another, in ascending order; both are added, and then the step to
+// the output. Steps follow each other in ascending order. Denormals count as 0. It is the order that TDPBF16PS defines
+// (Intel, Instruction Set Extensions Programming Reference, 319433), whichever side the weights are on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/linear/linear_kernels.h"
+#include "kernels/machine/thread_pool.h"
+
+namespace weft::kernels {
+
+constexpr std::int64_t kTileRows = 16, kTileStep = 32;  // numbers of a tile: 16 rows of 32 along k
+constexpr std::int64_t kTileBytes = 1024;
+
+/// Turns up to 16 rows of numbers into tiles, [steps] of kTileBytes, zeros beyond the last row and beyond k.
+struct ToTiles {
+  const void* from;  // [rows, k], stride numbers apart
+  std::int64_t rows, k, stride;
+  std::byte* to;
+};
+
+/// sums = one or two tiles of rows of x times one or two tiles of rows of weights, which are taken as they lie.
+struct FewRows {
+  const std::byte* x;   // tiles of pairs: [row tiles][steps]
+  const bf16* weight;   // [columns] rows of k numbers, weight_stride apart
+  const bf16* prefetch;  // as many rows that will soon be needed in the second-level cache
+  std::int64_t weight_stride, k;
+  std::int64_t columns;  // below 16 only if it is all there is
+  std::int64_t rows;
+  float* sums;  // [rows][columns rounded up], sums_stride apart
+  std::int64_t sums_stride;
+};
+
+/// sums += one or two tiles of rows of x times two tiles of columns of weights.
+struct ManyRows {
+  const std::byte *x, *panel;         // [steps] tiles, of rows and of pairs
+  std::int64_t x_tile, panel_tile;    // bytes between one tile of rows or columns and the next
+  std::int64_t steps;
+  float* sums;  // [rows][32], sums_stride apart; not read if `first`
+  std::int64_t sums_stride;
+  bool first;
+  const std::byte* prefetch;  // rows of weights that will soon be needed in the second-level cache: a line a step
+  std::int64_t prefetch_stride, prefetch_rows;
+};
+
+struct TileKernels {
+  void (*begin)();  ///< sets this thread's tiles up
+  void (*end)();    ///< gives them back, so that the system saves no tiles where threads change
+  void (*round_rows)(const ToTiles&);   ///< of f32: tiles of rows of bf16
+  void (*round_pairs)(const ToTiles&);  ///< of f32: the same, transposed in pairs along k
+  void (*pair_weights)(const ToTiles&);  ///< of bf16
+  void (*few[2][2])(const FewRows&);     ///< [i][j]: i + 1 tiles of rows, j + 1 tiles of columns
+  void (*many[2])(const ManyRows&);      ///< [i]: i + 1 tiles of rows
+  void (*finish)(const Finish&);         ///< takes sums that are already added up
+};
+
+const TileKernels* tile_kernels_amx();  ///< null if the file was compiled without the instructions
+
+/// Computes products of the same x, which have passed check() and have weights of bf16, with x rounded to bf16.
+void linear_tiles(std::span<const Linear> products, const TileKernels& kernels, ThreadPool& pool);
+
+}  // namespace weft::kernels
