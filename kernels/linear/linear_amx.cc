@@ -7,30 +7,18 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics trip these two
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/linear/linear_amx.h"
 #include "kernels/linear/linear_math.h"
 #include "kernels/linear/linear_transpose_avx512.h"
 
 namespace weft::kernels {
 namespace {
 
-constexpr int kLine = 64;  // bytes of a tile's row
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t bytes_of_row[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-/// Keeps stores to `p` before loads of tiles, which the compiler does not see to read memory.
-[[gnu::always_inline]] inline void stored(const void* p) { asm volatile("" ::"r"(p) : "memory"); }
-
 void begin() {
   TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) config.bytes_of_row[tile] = kLine, config.rows[tile] = kTileRows;
-  stored(&config);
-  _tile_loadconfig(&config);
+  for (int tile = 0; tile < 8; ++tile) config.bytes_of_row[tile] = kLine, config.rows[tile] = kRows;
+  load_config(config);
 }
-void end() { _tile_release(); }
 
 void zero_sums() {
   _tile_zero(0);
@@ -50,7 +38,7 @@ __mmask32 first_of_32(std::int64_t count) { return count >= 32 ? ~__mmask32{0} :
 }
 
 void round_rows(const ToTiles& t) {
-  for (std::int64_t row = 0; row < kTileRows; ++row) {
+  for (std::int64_t row = 0; row < kRows; ++row) {
     const float* const from = static_cast<const float*>(t.from) + row * t.stride;
     std::byte* to = t.to + row * kLine;
     for (std::int64_t at = 0; at < t.k; at += kTileStep, to += kTileBytes)
@@ -82,7 +70,7 @@ void pair_weights(const ToTiles& t) {
 /// Tiles 0 to 3 have sums, 4 and 5 weights, 6 and 7 x.
 template <int XTiles, int WTiles>
 [[gnu::always_inline]] inline void few_step(const std::byte* x, std::int64_t x_tile, const bf16* w, std::int64_t stride) {
-  const std::int64_t bytes = stride * 2, tile = stride * kTileRows;
+  const std::int64_t bytes = stride * 2, tile = stride * kRows;
   _tile_loadd(6, x, kLine);
   if constexpr (XTiles == 2) _tile_loadd(7, x + x_tile, kLine);
   _tile_loadd(4, w, bytes);
@@ -108,16 +96,16 @@ template <int XTiles, int WTiles> void few(const FewRows& t) {
   const std::int64_t steps = divide_up(t.k, kTileStep), x_tile = steps * kTileBytes;
   zero_sums();
   // Rows of weights end where others may not be read: the last step, and a tile of fewer than 16 rows, are copied.
-  const std::int64_t whole = WTiles == 1 && t.columns < kTileRows ? 0 : t.k / kTileStep;
+  const std::int64_t whole = WTiles == 1 && t.columns < kRows ? 0 : t.k / kTileStep;
   for (std::int64_t step = 0; step < whole; ++step) {
-    for (std::int64_t row = 0; row < WTiles * kTileRows; ++row)
+    for (std::int64_t row = 0; row < WTiles * kRows; ++row)
       _mm_prefetch(reinterpret_cast<const char*>(t.prefetch + row * t.weight_stride + step * kTileStep), _MM_HINT_T1);
     few_step<XTiles, WTiles>(t.x + step * kTileBytes, x_tile, t.weight + step * kTileStep, t.weight_stride);
   }
   for (std::int64_t step = whole; step < steps; ++step) {
-    alignas(64) bf16 copy[WTiles * kTileRows * kTileStep];
+    alignas(64) bf16 copy[WTiles * kRows * kTileStep];
     const __mmask32 some = first_of_32(t.k - step * kTileStep);
-    for (int row = 0; row < WTiles * kTileRows; ++row)
+    for (int row = 0; row < WTiles * kRows; ++row)
       _mm512_store_si512(copy + row * kTileStep,
                          _mm512_maskz_loadu_epi16(row < t.columns ? some : __mmask32{0},
                                                   t.weight + row * t.weight_stride + step * kTileStep));
@@ -131,13 +119,13 @@ template <int XTiles, int WTiles> void few(const FewRows& t) {
   _tile_stored(3, tile[1][1], kLine);
   for (int w = 0; w < WTiles; ++w)
     for (int i = 0; i < XTiles; ++i)
-      store_transposed(tile[w][i], t.rows - i * kTileRows, t.sums + i * kTileRows * t.sums_stride + w * kTileRows,
+      store_transposed(tile[w][i], t.rows - i * kRows, t.sums + i * kRows * t.sums_stride + w * kRows,
                        t.sums_stride);
 }
 
 template <int XTiles> void many(const ManyRows& t) {
   const std::int64_t stride = t.sums_stride * 4;
-  float *const top = t.sums, *const bottom = t.sums + kTileRows * t.sums_stride;
+  float *const top = t.sums, *const bottom = t.sums + kRows * t.sums_stride;
   if (t.first) {
     zero_sums();
   } else {

@@ -35,20 +35,27 @@ bool is_integer_product(const Linear& op) {
   return is_quantised(op.weight.dtype) && op.weight.dtype != DType::f8 && op.arithmetic == Arithmetic::int8;
 }
 
+const LinearKernels* kernels_of(LinearPath path) {
+  if (path == LinearPath::amx && cpu_has_amx() && integer_kernels_amx() != nullptr) return linear_kernels_avx512();
+  if (path == LinearPath::avx512 && cpu_has_avx512()) return linear_kernels_avx512();
+  if (path == LinearPath::avx2 && cpu_has_avx2()) return linear_kernels_avx2();
+  return nullptr;
+}
+
+/// Up to so many rows, vectors are as fast as AMX.
+std::int64_t few_for_tiles(int group) { return group == 32 ? 32 : 12; }
+
 /// Computes products of one x in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
 void linear_int8(std::span<const Linear> products, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
+  if ((path == LinearPath::amx || (any && products.front().x.rows > few_for_tiles(products.front().weight.group))) &&
+      kernels_of(LinearPath::amx) != nullptr)
+    return linear_integer(products, *integer_kernels_amx(), linear_kernels_avx512()->finish_sums, pool);
   if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)
     return linear_integer(products, *integer_kernels_avx512(), linear_kernels_avx512()->finish_sums, pool);
   if (path != LinearPath::plain && cpu_has_avx2() && integer_kernels_avx2() != nullptr)
     return linear_integer(products, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
   linear_integer(products, *integer_kernels_plain(), finish_plain, pool);
-}
-
-const LinearKernels* kernels_of(LinearPath path) {
-  if (path == LinearPath::avx512 && cpu_has_avx512()) return linear_kernels_avx512();
-  if (path == LinearPath::avx2 && cpu_has_avx2()) return linear_kernels_avx2();
-  return nullptr;
 }
 
 }  // namespace
@@ -60,6 +67,7 @@ bool multiplies_bf16() { return cpu_has_avx512_bf16() && pair_kernels_avx512() !
 const char* name_of(LinearPath path) {
   switch (path) {
     case LinearPath::automatic: return "automatic";
+    case LinearPath::amx: return "amx";
     case LinearPath::avx512: return "avx512";
     case LinearPath::avx2: return "avx2";
     case LinearPath::plain: return "plain";
@@ -69,7 +77,7 @@ const char* name_of(LinearPath path) {
 
 std::vector<LinearPath> linear_paths() {
   std::vector<LinearPath> paths;
-  for (const LinearPath path : {LinearPath::avx512, LinearPath::avx2})
+  for (const LinearPath path : {LinearPath::amx, LinearPath::avx512, LinearPath::avx2})
     if (kernels_of(path) != nullptr) paths.push_back(path);
   paths.push_back(LinearPath::plain);
   return paths;

@@ -8,8 +8,9 @@
 
 namespace weft::kernels {
 
-/// The code that multiplies. automatic: the fastest that this processor has. plain: C++ for processors without AVX2.
-enum class LinearPath { automatic, avx512, avx2, plain };
+/// The code that multiplies. automatic: the fastest that this processor has. amx: integer products by AMX, others by
+/// AVX-512. plain: C++ for processors without AVX2.
+enum class LinearPath { automatic, amx, avx512, avx2, plain };
 
 /// Computes `op`, which has passed check(), on all threads of the pool. All paths are batch-invariant and give the same
 /// bits.

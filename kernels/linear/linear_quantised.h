@@ -17,9 +17,11 @@ namespace weft::kernels {
 
 constexpr std::int64_t kQuad = 4;  // columns whose levels are next to each other: one lane of an integer product
 
+constexpr int kMostIntegerRows = 16;
+
 /// sums [rows][16] = `rows` rows of x times one tile of weights, over all groups.
 struct IntegerTile {
-  const std::int8_t* x;          // [quads][rows][4]
+  const std::int8_t* x;          // [quads][rows][4]; of AMX [groups][rows][group]
   const float *x_scale, *x_sum;  // [groups][rows]; x_sum: scale times the sum of the levels
   const std::byte* weight;       // kernels/quantised.h
   std::int64_t groups, quads;    // quads: of one group
@@ -33,18 +35,31 @@ struct IntegerTile {
 struct QuantiseRow {
   const float* from;  // [columns]
   std::int64_t columns, groups, group;
-  std::int8_t* to;     // quads `rows` * 4 bytes apart
+  std::int8_t* to;     // the first quad or group; quads are `rows` * 4 bytes apart, groups `rows` * `group`
   float *scale, *sum;  // groups `rows` floats apart
   std::int64_t rows;
 };
 
+/// Turns one tile of i4 into a tile of i8 with the levels that `table` gives.
+struct WidenTile {
+  const std::byte* from;
+  std::int64_t groups, quads;  // quads: of one group
+  const std::uint8_t* table;   // [16]
+  std::byte* to;
+};
+
 struct IntegerKernels {
-  const char* name;                                  ///< "AVX-512 VNNI", "AVX2", "plain C++"
+  const char* name;                                  ///< "AMX", "AVX-512 VNNI", "AVX2", "plain C++"
   int rows;                                          ///< rows of the largest tile
-  void (*tile4[kMostTileRows])(const IntegerTile&);  ///< [i] has i + 1 rows; weights i4
-  void (*tile8[kMostTileRows])(const IntegerTile&);
-  void (*tile_table[2][kMostTileRows])(const IntegerTile&);  ///< i4 by a table of levels below 32, of any levels
+  void (*tile4[kMostIntegerRows])(const IntegerTile&);  ///< [i] has i + 1 rows; weights i4
+  void (*tile8[kMostIntegerRows])(const IntegerTile&);
+  void (*tile_table[2][kMostIntegerRows])(const IntegerTile&);  ///< i4 by a table of levels below 32, of any levels
   void (*quantise)(const QuantiseRow&);
+  // Of AMX; null in the others. Its tiles always have `rows` rows, those past the last of any levels and scale 0, and
+  // the levels of a row of x lie together in each group. It has tile8 alone.
+  void (*begin)(int group);           ///< sets this thread's registers up for weights in such groups
+  void (*end)();                      ///< gives them back
+  void (*widen)(const WidenTile&);
 };
 
 struct RowScale {
@@ -61,7 +76,8 @@ struct RowScale {
   return {most / 127.0f, 127.0f / most};
 }
 
-const IntegerKernels* integer_kernels_avx512();  ///< null if the file was compiled without the instructions
+const IntegerKernels* integer_kernels_amx();     ///< null if the file was compiled without the instructions
+const IntegerKernels* integer_kernels_avx512();
 const IntegerKernels* integer_kernels_avx2();
 const IntegerKernels* integer_kernels_plain();
 

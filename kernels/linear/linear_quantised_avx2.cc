@@ -151,7 +151,7 @@ void quantise(const QuantiseRow& q) {
   }
 }
 
-template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
+template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostIntegerRows])(const IntegerTile&)) {
   void (*const all[])(const IntegerTile&) = {tile<Rows, kLevels>...};
   for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) tiles[i] = all[i];
 }

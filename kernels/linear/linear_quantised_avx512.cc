@@ -7,8 +7,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics trip these two
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-#include <immintrin.h>
-
+#include "kernels/linear/linear_levels_avx512.h"
 #include "kernels/unrolled.h"
 
 namespace weft::kernels {
@@ -73,37 +72,7 @@ template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) _mm512_storeu_ps(t.sums + i * 16, sum[i]);
 }
 
-__m512 load_some(const float* from, std::int64_t count) {
-  return _mm512_maskz_loadu_ps(count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1u), from);
-}
-
-void quantise(const QuantiseRow& q) {
-  constexpr int kInfinity = 0x7F800000;
-  std::int8_t* to = q.to;
-  for (std::int64_t g = 0; g < q.groups; ++g) {
-    const std::int64_t first = g * q.group;
-    const std::int64_t count = q.columns - first < q.group ? q.columns - first : q.group;
-    __m512i most = _mm512_setzero_si512();  // as integers, so that NaN is the largest
-    for (std::int64_t i = 0; i < count; i += 16)
-      most = _mm512_max_epi32(most, _mm512_castps_si512(_mm512_abs_ps(load_some(q.from + first + i, count - i))));
-    const int bits = _mm512_reduce_max_epi32(most);
-    const RowScale scale = row_scale(bits);
-    __m512i sum = _mm512_setzero_si512();
-    for (std::int64_t i = 0; i < q.group; i += 16) {
-      const __m512 x = i < count ? load_some(q.from + first + i, count - i) : _mm512_setzero_ps();
-      const __m512i level = bits >= kInfinity ? _mm512_setzero_si512()
-                                              : _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(scale.inverse)));
-      sum = _mm512_add_epi32(sum, level);
-      alignas(16) int quads[4];
-      _mm_store_si128(reinterpret_cast<__m128i*>(quads), _mm512_cvtsepi32_epi8(level));
-      for (int j = 0; j < 4; ++j, to += q.rows * kQuad) __builtin_memcpy(to, quads + j, sizeof(int));
-    }
-    q.scale[g * q.rows] = scale.scale;
-    q.sum[g * q.rows] = scale.scale * static_cast<float>(_mm512_reduce_add_epi32(sum));
-  }
-}
-
-template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
+template <Levels kLevels, int... Rows> constexpr void fill(void (*(&tiles)[kMostIntegerRows])(const IntegerTile&)) {
   void (*const all[])(const IntegerTile&) = {tile<Rows, kLevels>...};
   for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) tiles[i] = all[i];
 }
@@ -114,7 +83,7 @@ constexpr IntegerKernels make_kernels() {
   fill<Levels::four, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile4);
   fill<Levels::eight, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile8);
   for (auto& tiles : kernels.tile_table) fill<Levels::table, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(tiles);
-  kernels.quantise = quantise;
+  kernels.quantise = quantise_levels<QuadsOfRows>;
   return kernels;
 }
 constexpr IntegerKernels kKernels = make_kernels();
