@@ -40,6 +40,8 @@ constexpr std::int64_t whole_begin(std::span<const std::int32_t> offsets, int pr
 /// none of q, out and lse, which therefore need no rows before `q_begin`: row i of the call is their row i - q_begin.
 /// The rows of a result are those of the whole prompt, on the CPU to the last bit. So a long prompt may come in several
 /// calls, each with what has come before as its prefix.
+///
+/// In Arithmetic::bfloat16 a CPU that has AMX rounds q, and the weights of the values, to bf16 if k and v are bf16.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
@@ -51,6 +53,7 @@ struct PrefillAttention {
   std::span<const float> sink_logits = {};
   int prefix = 0;
   std::int64_t q_begin = 0;
+  Arithmetic arithmetic = Arithmetic::exact;
 };
 
 /// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of

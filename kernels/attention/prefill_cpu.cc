@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/attention/cpu/kernels.h"
+#include "kernels/linear/linear_cpu.h"
 #include "kernels/machine/cpu_ops.h"
 
 namespace weft::kernels {
@@ -40,6 +41,9 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
   // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
   const int group = op.heads / op.kv_heads;
+  const bool by_tiles = op.arithmetic == Arithmetic::bfloat16 && op.k.dtype == DType::bf16 &&
+                        vectors_.prefill_tiles != nullptr && multiplies_by_tiles();
+  const std::size_t scratch = by_tiles ? prefill_tiles_scratch(op.head_dim) : prefill_scratch(op.head_dim);
   ThreadPool::Turn turn(pool_);
   turn.run(static_cast<std::int64_t>(blocks.size()) * op.heads, [&](std::int64_t tile, int thread) {
     const Block& block = blocks[static_cast<std::size_t>(tile / op.heads)];
@@ -57,8 +61,9 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
     t.sink_logit = op.sink_logits.empty() ? nullptr : &op.sink_logits[static_cast<std::size_t>(head)];
     t.out = static_cast<float*>(at(op.out, row, column));
     t.lse = op.lse ? static_cast<float*>(at(op.lse, head, row)) : nullptr;
-    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, prefill_scratch(op.head_dim) * sizeof(float)));
-    vectors_.prefill(t);
+    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, scratch * sizeof(float)));
+    if (by_tiles) vectors_.prefill_tiles(t, *tile_kernels_amx());
+    else vectors_.prefill(t);
   });
 }
 

@@ -41,19 +41,19 @@ void round_rows(const ToTiles& t) {
   for (std::int64_t row = 0; row < kRows; ++row) {
     const float* const from = static_cast<const float*>(t.from) + row * t.stride;
     std::byte* to = t.to + row * kLine;
-    for (std::int64_t at = 0; at < t.k; at += kTileStep, to += kTileBytes)
+    for (std::int64_t at = 0; at < t.k; at += kAmxStep, to += kAmxTile)
       _mm512_store_ps(to, row < t.rows ? rounded(from + at, t.k - at) : _mm512_setzero_ps());
   }
 }
 
 template <class Load> [[gnu::always_inline]] inline void pair_tiles(const ToTiles& t, const Load& load) {
   std::byte* to = t.to;
-  for (std::int64_t at = 0; at < t.k; at += kTileStep) {
+  for (std::int64_t at = 0; at < t.k; at += kAmxStep) {
     __m512 v[16];
     for (int i = 0; i < 16; ++i) v[i] = i < t.rows ? load(i * t.stride + at, t.k - at) : _mm512_setzero_ps();
     transpose_16x16(v);
     WEFT_UNROLLED (int i = 0; i < 16; ++i) _mm512_store_ps(to + i * kLine, v[i]);
-    to += kTileBytes;
+    to += kAmxTile;
   }
 }
 void round_pairs(const ToTiles& t) {
@@ -65,6 +65,22 @@ void pair_weights(const ToTiles& t) {
   pair_tiles(t, [&](std::int64_t at, std::int64_t count) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first_of_32(count), from + at));
   });
+}
+
+void pair_rows(const ToTiles& t) {
+  const bf16* const from = static_cast<const bf16*>(t.from);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
+                                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (std::int64_t row = 0; row < kAmxStep; row += 2)
+    for (std::int64_t column = 0; column < round_up(t.k, kAmxStep); column += 16) {
+      const std::int64_t left = t.k - column;
+      const __mmask16 some = left >= 16 ? __mmask16{0xFFFF} : left <= 0 ? __mmask16{0} : first_lanes(left);
+      const auto load = [&](std::int64_t i) {
+        return _mm256_maskz_loadu_epi16(i < t.rows ? some : __mmask16{0}, from + i * t.stride + column);
+      };
+      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(load(row)), load(row + 1), 1);
+      _mm512_store_si512(t.to + column / 16 * t.tile + row / 2 * kLine, _mm512_permutexvar_epi16(order, both));
+    }
 }
 
 /// Tiles 0 to 3 have sums, 4 and 5 weights, 6 and 7 x.
@@ -93,26 +109,26 @@ void store_transposed(const char* tile, std::int64_t rows, float* sums, std::int
 }
 
 template <int XTiles, int WTiles> void few(const FewRows& t) {
-  const std::int64_t steps = divide_up(t.k, kTileStep), x_tile = steps * kTileBytes;
+  const std::int64_t steps = divide_up(t.k, kAmxStep), x_tile = steps * kAmxTile;
   zero_sums();
   // Rows of weights end where others may not be read: the last step, and a tile of fewer than 16 rows, are copied.
-  const std::int64_t whole = WTiles == 1 && t.columns < kRows ? 0 : t.k / kTileStep;
+  const std::int64_t whole = WTiles == 1 && t.columns < kRows ? 0 : t.k / kAmxStep;
   for (std::int64_t step = 0; step < whole; ++step) {
     for (std::int64_t row = 0; row < WTiles * kRows; ++row)
-      _mm_prefetch(reinterpret_cast<const char*>(t.prefetch + row * t.weight_stride + step * kTileStep), _MM_HINT_T1);
-    few_step<XTiles, WTiles>(t.x + step * kTileBytes, x_tile, t.weight + step * kTileStep, t.weight_stride);
+      _mm_prefetch(reinterpret_cast<const char*>(t.prefetch + row * t.weight_stride + step * kAmxStep), _MM_HINT_T1);
+    few_step<XTiles, WTiles>(t.x + step * kAmxTile, x_tile, t.weight + step * kAmxStep, t.weight_stride);
   }
   for (std::int64_t step = whole; step < steps; ++step) {
-    alignas(64) bf16 copy[WTiles * kRows * kTileStep];
-    const __mmask32 some = first_of_32(t.k - step * kTileStep);
+    alignas(64) bf16 copy[WTiles * kRows * kAmxStep];
+    const __mmask32 some = first_of_32(t.k - step * kAmxStep);
     for (int row = 0; row < WTiles * kRows; ++row)
-      _mm512_store_si512(copy + row * kTileStep,
+      _mm512_store_si512(copy + row * kAmxStep,
                          _mm512_maskz_loadu_epi16(row < t.columns ? some : __mmask32{0},
-                                                  t.weight + row * t.weight_stride + step * kTileStep));
+                                                  t.weight + row * t.weight_stride + step * kAmxStep));
     stored(copy);
-    few_step<XTiles, WTiles>(t.x + step * kTileBytes, x_tile, copy, kTileStep);
+    few_step<XTiles, WTiles>(t.x + step * kAmxTile, x_tile, copy, kAmxStep);
   }
-  alignas(64) char tile[2][2][kTileBytes];
+  alignas(64) char tile[2][2][kAmxTile];
   _tile_stored(0, tile[0][0], kLine);
   _tile_stored(1, tile[0][1], kLine);
   _tile_stored(2, tile[1][0], kLine);
@@ -137,7 +153,7 @@ template <int XTiles> void many(const ManyRows& t) {
     }
   }
   const std::byte *x = t.x, *w = t.panel, *prefetch = t.prefetch;
-  for (std::int64_t step = 0; step < t.steps; ++step, x += kTileBytes, w += kTileBytes, prefetch += kLine) {
+  for (std::int64_t step = 0; step < t.steps; ++step, x += kAmxTile, w += kAmxTile, prefetch += kLine) {
     _tile_loadd(4, x, kLine);
     _tile_loadd(6, w, kLine);
     _tile_dpbf16ps(0, 4, 6);
@@ -164,6 +180,7 @@ constexpr TileKernels kKernels = {.begin = begin,
                                   .round_rows = round_rows,
                                   .round_pairs = round_pairs,
                                   .pair_weights = pair_weights,
+                                  .pair_rows = pair_rows,
                                   .few = {{few<1, 1>, few<1, 2>}, {few<2, 1>, few<2, 2>}},
                                   .many = {many<1>, many<2>},
                                   .finish = linear_finish<Avx512, SumsForm::whole>};

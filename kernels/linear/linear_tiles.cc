@@ -6,12 +6,12 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kFewRows = 4 * kTileRows;        // up to so many, the panel would cost more than it saves
+constexpr std::int64_t kFewRows = 4 * kAmxRows;        // up to so many, the panel would cost more than it saves
 constexpr std::int64_t kFewTiles = 2;                   // tiles of rows, and of columns, whose sums are registers
-constexpr std::int64_t kFewColumns = 4 * kTileRows;     // columns of a task
+constexpr std::int64_t kFewColumns = 4 * kAmxRows;     // columns of a task
 constexpr std::int64_t kMostColumns = 256;              // of a panel: x is read once for all
 constexpr std::int64_t kPanelSteps = 32;                // a panel is at most half a MiB, a quarter of a second cache
-constexpr std::int64_t kTogether = 2 * kTileRows;       // rows, and columns, whose sums are registers
+constexpr std::int64_t kTogether = 2 * kAmxRows;       // rows, and columns, whose sums are registers
 constexpr std::int64_t kMostRows = 1024;                // of a pass: sums of a task take 1 MiB
 constexpr std::int64_t kXBytes = std::int64_t{16} << 20;  // of x as tiles, unless that is less than 64 rows
 constexpr std::int64_t kWorkOfThread = std::int64_t{1} << 17;  // weights; below, waking a thread costs more
@@ -25,7 +25,7 @@ class TilePass {
  public:
   TilePass(std::span<const Linear> products, const TileKernels& kernels, std::int64_t first_row, std::int64_t rows)
       : products_(products), kernels_(kernels), in_(products.front().x.cols), first_row_(first_row), rows_(rows),
-        few_(rows <= kFewRows), steps_(divide_up(in_, kTileStep)), x_tiles_(divide_up(rows, kTileRows)) {
+        few_(rows <= kFewRows), steps_(divide_up(in_, kAmxStep)), x_tiles_(divide_up(rows, kAmxRows)) {
     for (const Linear& product : products) outputs_ += product.weight.rows;
   }
 
@@ -52,11 +52,11 @@ class TilePass {
     const std::int64_t first = number * task_columns_;
     return {op, first, std::min(task_columns_, op->weight.rows - first)};
   }
-  std::int64_t x_tile() const { return steps_ * kTileBytes; }  // bytes of 16 rows
+  std::int64_t x_tile() const { return steps_ * kAmxTile; }  // bytes of 16 rows
 
   void work(ThreadPool::Turn& turn, int thread) {
     const std::int64_t blocks = divide_up(steps_, kPanelSteps);
-    const std::int64_t panel_bytes = few_ ? 0 : task_columns_ / kTileRows * std::min(steps_, kPanelSteps) * kTileBytes;
+    const std::int64_t panel_bytes = few_ ? 0 : task_columns_ / kAmxRows * std::min(steps_, kPanelSteps) * kAmxTile;
     const std::int64_t sums_rows = few_ || blocks > 1 ? round_up(rows_, kTogether) : kTogether;
     std::byte* const scratch =
         turn.scratch(thread, static_cast<std::size_t>(panel_bytes + sums_rows * task_columns_ * 4));
@@ -80,24 +80,24 @@ class TilePass {
 
   void to_tiles(std::int64_t tile) {
     const ConstView& x = products_.front().x;
-    const std::int64_t row = tile * kTileRows;
+    const std::int64_t row = tile * kAmxRows;
     (few_ ? kernels_.round_pairs : kernels_.round_rows)({.from = x.as<float>() + (first_row_ + row) * x.stride,
-                                                         .rows = std::min(kTileRows, rows_ - row),
+                                                         .rows = std::min(kAmxRows, rows_ - row),
                                                          .k = in_,
                                                          .stride = x.stride,
                                                          .to = x_ + tile * x_tile()});
   }
 
   static const bf16* weight(const Task& task, std::int64_t column, std::int64_t step) {
-    return task.op->weight.as<bf16>() + (task.first + column) * task.op->weight.stride + step * kTileStep;
+    return task.op->weight.as<bf16>() + (task.first + column) * task.op->weight.stride + step * kAmxStep;
   }
 
   void few(const Task& task, const Task& following, float* sums) {
-    for (std::int64_t column = 0, tiles; column < task.columns; column += tiles * kTileRows) {
+    for (std::int64_t column = 0, tiles; column < task.columns; column += tiles * kAmxRows) {
       const std::int64_t left = task.columns - column;
-      tiles = std::clamp<std::int64_t>(left / kTileRows, 1, kFewTiles);
+      tiles = std::clamp<std::int64_t>(left / kAmxRows, 1, kFewTiles);
       const bf16* const soon =
-          left > tiles * kTileRows ? weight(task, column + tiles * kTileRows, 0) : weight(following, 0, 0);
+          left > tiles * kAmxRows ? weight(task, column + tiles * kAmxRows, 0) : weight(following, 0, 0);
       for (std::int64_t tile = 0; tile < x_tiles_; tile += kFewTiles)
         kernels_.few[std::min(x_tiles_ - tile, kFewTiles) - 1][tiles - 1](
             {.x = x_ + tile * x_tile(),
@@ -105,9 +105,9 @@ class TilePass {
              .prefetch = tile == 0 ? soon : weight(task, column, 0),
              .weight_stride = task.op->weight.stride,
              .k = in_,
-             .columns = std::min(left, tiles * kTileRows),
-             .rows = rows_ - tile * kTileRows,
-             .sums = sums + tile * kTileRows * task_columns_ + column,
+             .columns = std::min(left, tiles * kAmxRows),
+             .rows = rows_ - tile * kAmxRows,
+             .sums = sums + tile * kAmxRows * task_columns_ + column,
              .sums_stride = task_columns_});
     }
     finish(task, 0, rows_, sums);
@@ -118,12 +118,12 @@ class TilePass {
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t step = block * kPanelSteps, steps = std::min(kPanelSteps, steps_ - step);
       const bool last = block + 1 == blocks;
-      for (std::int64_t column = 0; column < task_columns_; column += kTileRows)
+      for (std::int64_t column = 0; column < task_columns_; column += kAmxRows)
         kernels_.pair_weights({.from = weight(task, std::min(column, task.columns - 1), step),
-                               .rows = std::clamp<std::int64_t>(task.columns - column, 0, kTileRows),
-                               .k = std::min(steps * kTileStep, in_ - step * kTileStep),
+                               .rows = std::clamp<std::int64_t>(task.columns - column, 0, kAmxRows),
+                               .k = std::min(steps * kAmxStep, in_ - step * kAmxStep),
                                .stride = task.op->weight.stride,
-                               .to = panel + column / kTileRows * steps * kTileBytes});
+                               .to = panel + column / kAmxRows * steps * kAmxTile});
       // Each call of a kernel prefetches a part of the next panel's rows.
       const Task& next = last ? following : task;
       const std::int64_t next_step = last ? 0 : step + kPanelSteps;
@@ -131,18 +131,22 @@ class TilePass {
       const std::int64_t part = divide_up(next.columns, calls);
       std::int64_t ahead = 0;
       for (std::int64_t row = 0; row < rows_; row += kTogether) {
-        float* const row_sums = blocks > 1 ? sums + row * task_columns_ : sums;
-        const std::int64_t tile = row / kTileRows;
+        // Sums that are the result are stored as it.
+        const bool direct = blocks == 1 && row + kTogether <= rows_ && is_sum(task);
+        float* const row_sums = direct       ? result(task, row)
+                                : blocks > 1 ? sums + row * task_columns_
+                                             : sums;
+        const std::int64_t tile = row / kAmxRows;
         for (std::int64_t column = 0; column < task.columns; column += kTogether) {
           const std::int64_t rows_ahead = std::clamp<std::int64_t>(next.columns - ahead, 0, part);
           kernels_.many[tile + 1 < x_tiles_ ? 1 : 0](
-              {.x = x_ + tile * x_tile() + step * kTileBytes,
-               .panel = panel + column / kTileRows * steps * kTileBytes,
+              {.x = x_ + tile * x_tile() + step * kAmxTile,
+               .panel = panel + column / kAmxRows * steps * kAmxTile,
                .x_tile = x_tile(),
-               .panel_tile = steps * kTileBytes,
+               .panel_tile = steps * kAmxTile,
                .steps = steps,
                .sums = row_sums + column,
-               .sums_stride = task_columns_,
+               .sums_stride = direct ? task.op->out.stride : task_columns_,
                .first = block == 0,
                .prefetch = reinterpret_cast<const std::byte*>(
                    weight(next, std::min(ahead, next.columns - 1), next_step)),
@@ -150,9 +154,18 @@ class TilePass {
                .prefetch_rows = rows_ahead});
           ahead += rows_ahead;
         }
-        if (last) finish(task, row, std::min(kTogether, rows_ - row), row_sums);
+        if (last && !direct) finish(task, row, std::min(kTogether, rows_ - row), row_sums);
       }
     }
+  }
+
+  /// Whether a task's result is its sums, in whole tiles.
+  static bool is_sum(const Task& task) {
+    return !task.op->bias && task.op->activation == Activation::none && !task.op->accumulate &&
+           task.columns % kTogether == 0;
+  }
+  float* result(const Task& task, std::int64_t row) const {
+    return task.op->out.as<float>() + (first_row_ + row) * task.op->out.stride + task.first;
   }
 
   void finish(const Task& task, std::int64_t row, std::int64_t rows, const float* sums) const {
@@ -164,7 +177,7 @@ class TilePass {
                      .bias_type = op.bias.dtype,
                      .activation = op.activation,
                      .accumulate = op.accumulate,
-                     .out = op.out.as<float>() + (first_row_ + row) * op.out.stride + task.first,
+                     .out = result(task, row),
                      .columns = task.columns,
                      .rows = rows,
                      .sums_stride = task_columns_,
@@ -186,7 +199,7 @@ class TilePass {
 
 void linear_tiles(std::span<const Linear> products, const TileKernels& kernels, ThreadPool& pool) {
   const ConstView& x = products.front().x;
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(x.cols, kTileStep)) * 2;
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(x.cols, kAmxStep)) * 2;
   const std::int64_t most = std::clamp<std::int64_t>(kXBytes / row_bytes / kTogether * kTogether, 64, kMostRows);
   const std::int64_t rows = round_up(divide_up(x.rows, divide_up(x.rows, most)), kTogether);
   ThreadPool::Turn turn(pool);

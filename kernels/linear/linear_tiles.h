@@ -16,14 +16,15 @@
 
 namespace weft::kernels {
 
-constexpr std::int64_t kTileRows = 16, kTileStep = 32;  // numbers of a tile: 16 rows of 32 along k
-constexpr std::int64_t kTileBytes = 1024;
+constexpr std::int64_t kAmxRows = 16, kAmxStep = 32;  // numbers of a tile: 16 rows of 32 along k
+constexpr std::int64_t kAmxTile = 1024;
 
-/// Turns up to 16 rows of numbers into tiles, [steps] of kTileBytes, zeros beyond the last row and beyond k.
+/// Turns up to 16 rows of numbers into tiles, [steps] of kAmxTile, zeros beyond the last row and beyond k.
 struct ToTiles {
   const void* from;  // [rows, k], stride numbers apart
   std::int64_t rows, k, stride;
   std::byte* to;
+  std::int64_t tile = kAmxTile;  // of pair_rows: bytes between one tile and the next
 };
 
 /// sums = one or two tiles of rows of x times one or two tiles of rows of weights, which are taken as they lie.
@@ -46,8 +47,8 @@ struct ManyRows {
   float* sums;  // [rows][32], sums_stride apart; not read if `first`
   std::int64_t sums_stride;
   bool first;
-  const std::byte* prefetch;  // rows of weights that will soon be needed in the second-level cache: a line a step
-  std::int64_t prefetch_stride, prefetch_rows;
+  const std::byte* prefetch = nullptr;  // rows of weights that will soon be needed in the second-level cache
+  std::int64_t prefetch_stride = 0, prefetch_rows = 0;  // a line of each a step
 };
 
 struct TileKernels {
@@ -55,7 +56,10 @@ struct TileKernels {
   void (*end)();    ///< gives them back, so that the system saves no tiles where threads change
   void (*round_rows)(const ToTiles&);   ///< of f32: tiles of rows of bf16
   void (*round_pairs)(const ToTiles&);  ///< of f32: the same, transposed in pairs along k
-  void (*pair_weights)(const ToTiles&);  ///< of bf16
+  void (*pair_weights)(const ToTiles&);  ///< of bf16: the same
+  /// Of up to 32 rows of bf16: a tile for every 16 of their columns, in pairs of rows; k counts columns, of which there
+  /// are tiles up to a multiple of 32.
+  void (*pair_rows)(const ToTiles&);
   void (*few[2][2])(const FewRows&);     ///< [i][j]: i + 1 tiles of rows, j + 1 tiles of columns
   void (*many[2])(const ManyRows&);      ///< [i]: i + 1 tiles of rows
   void (*finish)(const Finish&);         ///< takes sums that are already added up

@@ -173,7 +173,8 @@ kernels::PrefillAttention Layers::attend_prompts(int layer, const Attending& at,
       .cap = model_.attention_cap,
       .sink_logits = sink_logits(layer, 0, model_.heads),
       .prefix = static_cast<int>(chunk.token),
-      .q_begin = chunk.token - before};
+      .q_begin = chunk.token - before,
+      .arithmetic = arithmetic_};
   ops_.run(op, stream);
   return op;
 }

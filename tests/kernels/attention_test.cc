@@ -1,7 +1,9 @@
 // Prefill and decode attention against fp64, on every place.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "kernels/error.h"
+#include "kernels/linear/linear_cpu.h"
 #include "tests/support/attention_runs.h"
 #include "tests/support/numbers.h"
 
@@ -44,6 +46,30 @@ TEST_CASE("prompts within a sliding window match fp64 on every place", "[kernels
     }
 }
 
+TEST_CASE("prompts in bfloat16 arithmetic attend as rounded queries do", "[kernels][bf16]") {
+  const auto cpu = std::find_if(every_place().begin(), every_place().end(), [](auto p) { return p->on_host; });
+  for (const PromptShape& shape : kShapes)
+    for (const int sliding : {0, 5, 100})
+      for (const bool shaped : {false, true}) {
+        CAPTURE(shape.heads, shape.head_dim, shape.tokens(), sliding, shaped);
+        Prompts exact(shape, DType::bf16, /*seed=*/21);
+        exact.sliding = sliding;
+        if (shaped) exact.logits = {20, std::vector<float>(static_cast<std::size_t>(shape.heads), 0.5f)};
+        exact.q = rounded(exact.q, DType::bf16);
+        Prompts tiles = exact;
+        tiles.arithmetic = Arithmetic::bfloat16;
+        const auto wanted = exact.run(**cpu, DType::bf16, 0), got = tiles.run(**cpu, DType::bf16, 0);
+        const auto differs = [](const std::vector<float>& a, const std::vector<float>& b) {
+          double most = 0;
+          for (std::size_t i = 0; i < a.size(); ++i) most = larger_error(most, std::abs(double(a[i]) - b[i]));
+          return most;
+        };
+        if (kernels::multiplies_by_tiles() && shape.tokens() > 100) CHECK(got.out != wanted.out);
+        CHECK(differs(got.lse, wanted.lse) < 1e-5);
+        CHECK(differs(got.out, wanted.out) < 0.01);  // weights that sum to 1, each within 2^-9 of itself
+      }
+}
+
 TEST_CASE("a GPU's prefill attention takes queries of the keys' type, and writes such", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   if (place.on_host) return;
@@ -72,25 +98,29 @@ TEST_CASE("prefill attention survives logits far from zero", "[kernels]") {
 TEST_CASE("a prompt's attention does not depend on what shares the call, nor on threads or instruction set",
           "[kernels]") {
   const PromptShape shape{4, 2, 24, {0, 70, 71, 230}};
-  const Prompts all(shape, DType::f16, 5);
-  const auto expected = all.run(*every_place().front(), DType::f16, 0);
+  const DType dtype = GENERATE(DType::f16, DType::bf16);
+  Prompts all(shape, dtype, 5);
+  if (dtype == DType::bf16) all.arithmetic = Arithmetic::bfloat16;
+  const auto expected = all.run(*every_place().front(), dtype, 0);
   for (const Place* place : every_place()) {
     if (!place->exact() || place->name.find("plain") != std::string::npos)
       continue;  // multiplies and adds without fusing
+    if (dtype == DType::bf16 && place != every_place().front()) continue;  // only one may round queries
     CAPTURE(place->name);
-    const auto got = all.run(*place, DType::f16, 0);
+    const auto got = all.run(*place, dtype, 0);
     CHECK(got.out == expected.out);
     CHECK(got.lse == expected.lse);
     CHECK(got.score == expected.score);
   }
   for (std::size_t n = 0; n + 1 < shape.offsets.size(); ++n) {
     const int begin = shape.offsets[n], length = shape.offsets[n + 1] - begin;
-    Prompts one({4, 2, 24, {0, length}}, DType::f16, 5);
+    Prompts one({4, 2, 24, {0, length}}, dtype, 5);
+    one.arithmetic = all.arithmetic;
     const auto cut = [&](const std::vector<float>& x, int cols) {
       return std::vector<float>(x.begin() + begin * cols, x.begin() + (begin + length) * cols);
     };
     one.q = cut(all.q, 96), one.k = cut(all.k, 48), one.v = cut(all.v, 48);
-    const auto alone = one.run(*every_place().front(), DType::f16, 0);
+    const auto alone = one.run(*every_place().front(), dtype, 0);
     CHECK(alone.out == cut(expected.out, 96));
     for (int g = 0; g < 2; ++g)
       for (int j = 0; j < length; ++j)

@@ -30,6 +30,9 @@ const Case kCases[] = {
     {4, 2, 16, 40, {3, 50, 2}},
 };
 
+/// Of keys and values of this type: AMX, where there is any, rounds the queries of those of bf16 alone.
+Arithmetic arithmetic_of(DType dtype) { return dtype == DType::bf16 ? Arithmetic::bfloat16 : Arithmetic::exact; }
+
 /// What one prompt leaves: its rows' results, the scores of its tokens, and its slots.
 struct Result {
   std::vector<float> out, lse, score;
@@ -99,7 +102,8 @@ std::vector<float> columns(const std::vector<float>& x, int rows, int first, int
 
 TEST_CASE("prompts that share a prefix give what each gives alone, on the CPU to the last bit", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::f32, DType::f16);
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  if (dtype == DType::bf16 && !place.on_host) return;
   const Scoring scoring = GENERATE(Scoring::attention, Scoring::keys);
   const Statistic statistic = GENERATE(Statistic::sum, Statistic::largest);
   if (scoring == Scoring::keys && statistic == Statistic::largest) return;
@@ -158,7 +162,8 @@ TEST_CASE("prompts that share a prefix give what each gives alone, on the CPU to
 
 TEST_CASE("a prompt in several calls gives what it gives in one, on the CPU to the last bit", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::f32, DType::f16);
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  if (dtype == DType::bf16 && !place.on_host) return;
   const Statistic statistic = GENERATE(Statistic::sum, Statistic::largest);
   struct Long {
     int heads, kv_heads, head_dim;
@@ -186,7 +191,7 @@ TEST_CASE("a prompt in several calls gives what it gives in one, on the CPU to t
           lse(place, c.heads, count);
       const ConstView keys = ConstView(ak).slice(0, end), values = ConstView(av).slice(0, end);
       place.run(PrefillAttention{aq, keys, values, offsets, c.heads, c.kv_heads, d, scale, out, lse, c.sliding,
-                                 c.logits.cap, c.logits.sink_logits, begin, begin});
+                                 c.logits.cap, c.logits.sink_logits, begin, begin, arithmetic_of(dtype)});
       const int counted = std::min(count, c.observation - (t - end));  // of the last rows
       if (c.observation == 0 || counted > 0) {
         ColumnSums sums{aq,

@@ -20,6 +20,7 @@ struct Prompts {
   float scale;
   int sliding = 0;  // PrefillAttention::window
   LogitShape logits = {};
+  Arithmetic arithmetic = Arithmetic::exact;
 
   Prompts(PromptShape s, DType dtype, std::uint64_t seed)
       : shape(std::move(s)), q(normal(std::int64_t{shape.tokens()} * shape.heads * shape.head_dim, seed)),
@@ -36,7 +37,7 @@ struct Prompts {
     Array aq(place, q, t, q_cols, rows), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
     Array out(place, t, q_cols, rows), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
     place.run(kernels::PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale,
-                                        out, lse, sliding, logits.cap, logits.sink_logits});
+                                        out, lse, sliding, logits.cap, logits.sink_logits, 0, 0, arithmetic});
     place.run(kernels::ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale,
                                   window, score, statistic, sliding, logits.cap});
     return {out.host(), lse.host(), score.host()};

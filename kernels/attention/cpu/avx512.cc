@@ -15,6 +15,7 @@
 #include "kernels/attention/cpu/keys.h"
 #include "kernels/attention/cpu/math.h"
 #include "kernels/attention/cpu/prefill.h"
+#include "kernels/attention/cpu/prefill_tiles.h"
 
 namespace weft::kernels {
 namespace {
@@ -257,7 +258,7 @@ struct Avx512 {
 constexpr VectorKernels kKernels = {
     "AVX-512",       prefill_tile<Avx512>, column_tile<Avx512>, decode_tile<Avx512>,  convert<Avx512>,
     sum_exp<Avx512>, quantise_row<Avx512>, hadamard<Avx512>,    add_unit_row<Avx512>, key_score_row<Avx512>,
-    weigh<Avx512>};
+    weigh<Avx512>,   prefill_tiles<Avx512>};
 
 }  // namespace
 

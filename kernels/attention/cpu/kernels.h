@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/kv_row.h"
+#include "kernels/linear/linear_tiles.h"
 #include "kernels/ops.h"
 
 namespace weft::kernels {
@@ -36,6 +37,14 @@ struct PrefillTile {
 constexpr std::size_t prefill_scratch(int head_dim) {
   const auto dim = static_cast<std::size_t>(whole_vectors(head_dim));
   return 2 * kQueryRows * dim + 2 * kKeyColumns * dim + 8 * kKeyColumns + 2 * kQueryRows;
+}
+
+constexpr std::int64_t whole_tiles(std::int64_t n) { return round_up(n, kAmxStep); }
+/// Of VectorKernels::prefill_tiles.
+constexpr std::size_t prefill_tiles_scratch(int head_dim) {
+  const auto dim = static_cast<std::size_t>(whole_tiles(head_dim));
+  const std::size_t bf16s = (kQueryRows + 2 * kKeyColumns + kAmxStep) * dim + 2 * kAmxRows * kKeyColumns;
+  return bf16s / 2 + (kQueryRows + 2 * kAmxRows) * dim + 2 * kAmxRows * kKeyColumns + 2 * kQueryRows;
 }
 
 /// Up to kKeyColumns columns of one sequence and one KV head. The terms are exp(scale q k - lse) of rows first_row ..
@@ -136,6 +145,9 @@ struct VectorKernels {
   /// out[i] = exp((x[i] - max) / temperature) for n logits, none above max; 0 where one is not finite or below `least`.
   /// Returns their sum. The same bits from every instruction set.
   double (*weigh)(const float* x, std::int64_t n, const Weighing& by, double* out);
+  /// Like prefill, for keys and values of bf16, by tile registers: queries and probabilities are rounded to bf16. Null where
+  /// there are none.
+  void (*prefill_tiles)(const PrefillTile&, const TileKernels&) = nullptr;
 };
 
 /// The kernels that this processor can run, the fastest first; never empty.

@@ -37,6 +37,17 @@ template <class S> float softmax_block(float* logits, int visible, float& max, f
   return factor;
 }
 
+/// Writes row r of the result, of which `out` has the sum of its values.
+template <class S> void finish_row(const PrefillTile& t, int r, const float* out, float max, float sum) {
+  float* const row = t.out + r * t.out_stride;
+  const typename S::V inverse = S::all(1.0f / sum);
+  for (int d = 0; d < t.head_dim; d += kLanes) {
+    const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
+    store_some<S>(row + d, S::mul(S::load(out + d), inverse), lanes);
+  }
+  if (t.lse) t.lse[r] = max + logf(sum);
+}
+
 template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   constexpr int R = S::kTileRows;
   static_assert(kQueryRows % R == 0);
@@ -86,15 +97,7 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
       multiply<S>(logits, kKeyColumns, values, dim, last + 1 < count ? last + 1 : count, out + r * dim, dim, factor);
     }
   }
-  for (int r = 0; r < t.rows; ++r) {
-    float* row = t.out + r * t.out_stride;
-    const typename S::V inverse = S::all(1.0f / sum[r]);
-    for (int d = 0; d < t.head_dim; d += kLanes) {
-      const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
-      store_some<S>(row + d, S::mul(S::load(out + r * dim + d), inverse), lanes);
-    }
-    if (t.lse) t.lse[r] = max[r] + logf(sum[r]);
-  }
+  for (int r = 0; r < t.rows; ++r) finish_row<S>(t, r, out + r * dim, max[r], sum[r]);
 }
 
 template <class S> void prefill_tile(const PrefillTile& t) {

@@ -1,0 +1,131 @@
+// kernels/attention/cpu/prefill_tiles.h: prefill attention over keys and values of bf16 by tile registers
+// (linear/linear_tiles.h), with the softmax over a vector type S (cpu/math.h).
+//
+// It goes through keys and rows as prefill.h does, and again no choice of rows that share a tile can change a bit: keys
+// that a row does not see have probability 0, and each block of keys is one product, from 0 on, that joins the row's
+// sums.
+#pragma once
+
+#include "kernels/attention/cpu/prefill.h"
+
+namespace weft::kernels {
+
+/// Up to 32 rows of keys or values from `begin` on, next to each other: those of a block may lie in two places.
+struct TogetherRows {
+  TogetherRows(const SplitRows<bf16>& rows, std::int64_t begin, std::int64_t count, int head_dim, bf16* copy)
+      : from(rows.row(begin)), stride(rows.stride) {
+    if (begin >= rows.split || begin + count <= rows.split) return;
+    for (std::int64_t i = 0; i < count; ++i)
+      std::memcpy(copy + i * head_dim, rows.row(begin + i), sizeof(bf16) * static_cast<std::size_t>(head_dim));
+    from = copy, stride = head_dim;
+  }
+  const bf16* from;
+  std::int64_t stride;
+};
+
+template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& tiles) {
+  constexpr int kTogether = 2 * kAmxRows, kKeySteps = kKeyColumns / kAmxStep;
+  const std::int64_t dim = whole_tiles(t.head_dim), dim_steps = dim / kAmxStep;
+  const std::int64_t q_tile = dim_steps * kAmxTile, v_tile = kKeySteps * kAmxTile;  // of 16 rows; of 16 columns
+  std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);                         // [rows / 16][dim_steps] tiles
+  std::byte* const keys = q + kQueryRows / kAmxRows * q_tile;                          // [4][dim_steps]
+  std::byte* const values = keys + kKeyColumns / kAmxRows * q_tile;                    // [dim / 16][kKeySteps]
+  std::byte* const weights = values + dim / kAmxRows * v_tile;                         // [2][kKeySteps]
+  bf16* const copy = reinterpret_cast<bf16*>(weights + 2 * v_tile);                     // [32, head_dim]
+  float* const out = reinterpret_cast<float*>(copy + kAmxStep * dim);                  // [kQueryRows, dim]
+  float* const product = out + kQueryRows * dim;                                        // [32, dim]
+  float* const logits = product + kTogether * dim;                                      // [32, kKeyColumns]
+  float *const max = logits + kTogether * kKeyColumns, *const sum = max + kQueryRows;
+
+  tiles.begin();
+  set_to<S>(out, kQueryRows * dim, 0.0f);
+  for (int r = 0; r < kQueryRows && r < t.rows + kAmxRows; r += kAmxRows)
+    tiles.round_rows({.from = t.q + (r < t.rows ? r : 0) * t.q_stride,
+                      .rows = std::clamp<std::int64_t>(t.rows - r, 0, kAmxRows),
+                      .k = t.head_dim,
+                      .stride = t.q_stride,
+                      .to = q + r / kAmxRows * q_tile});
+  for (int r = 0; r < t.rows; ++r) {  // a sink logit is one more key, which comes first
+    max[r] = t.sink_logit ? *t.sink_logit : -__builtin_inff();
+    sum[r] = t.sink_logit ? 1.0f : 0.0f;
+  }
+
+  const int end = t.first_row + t.rows;
+  const int hidden = t.window > 0 ? t.window : end;  // a row does not see keys that lie so many before it, or more
+  const int begin = t.first_row >= hidden ? (t.first_row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
+  const SplitRows<bf16> k{static_cast<const bf16*>(t.prefix_k), static_cast<const bf16*>(t.k), t.k_stride, t.prefix};
+  const SplitRows<bf16> v{static_cast<const bf16*>(t.prefix_v), static_cast<const bf16*>(t.v), t.v_stride, t.prefix};
+  for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
+    const std::int64_t count = std::min(end - first_key, kKeyColumns);
+    for (std::int64_t key = 0; key < kKeyColumns; key += kAmxRows) {
+      const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxRows);
+      const TogetherRows of(k, first_key + std::min(key, count - 1), some, t.head_dim, copy);
+      tiles.pair_weights({.from = of.from,
+                          .rows = some,
+                          .k = t.head_dim,
+                          .stride = of.stride,
+                          .to = keys + key / kAmxRows * q_tile});
+    }
+    for (std::int64_t key = 0; key < kKeyColumns; key += kAmxStep) {
+      const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxStep);
+      const TogetherRows of(v, first_key + std::min(key, count - 1), some, t.head_dim, copy);
+      tiles.pair_rows({.from = of.from,
+                       .rows = some,
+                       .k = t.head_dim,
+                       .stride = of.stride,
+                       .to = values + key / kAmxStep * kAmxTile,
+                       .tile = v_tile});
+    }
+    for (int r = 0; r < t.rows; r += kTogether) {
+      const int rows = std::min(t.rows - r, kTogether), last = t.first_row + r + rows - 1 - first_key;
+      if (last < 0) continue;  // keys that none of these rows sees
+      const auto multiply_by = tiles.many[rows > kAmxRows ? 1 : 0];
+      for (int key = 0; key < kKeyColumns && key <= last; key += kAmxStep)
+        multiply_by({.x = q + r / kAmxRows * q_tile,
+                     .panel = keys + key / kAmxRows * q_tile,
+                     .x_tile = q_tile,
+                     .panel_tile = q_tile,
+                     .steps = dim_steps,
+                     .sums = logits + key,
+                     .sums_stride = kKeyColumns,
+                     .first = true});
+      float factor[kTogether];
+      for (int i = 0; i < rows; ++i) {
+        const int seen = last - (rows - 1) + i + 1, unseen = seen - hidden;  // of the block's first keys
+        float* const row = logits + i * kKeyColumns;
+        if (unseen >= kKeyColumns) {
+          set_to<S>(row, kKeyColumns, 0.0f), factor[i] = 1;
+          continue;
+        }
+        for (int n = 0; n < kKeyColumns; n += kLanes) S::store(row + n, S::mul(S::load(row + n), S::all(t.scale)));
+        if (t.cap > 0) cap_logits<S>(row, kKeyColumns, t.cap);
+        for (int n = 0; n < unseen; ++n) row[n] = -__builtin_inff();
+        factor[i] = softmax_block<S>(row, seen < count ? seen : static_cast<int>(count), max[r + i], sum[r + i]);
+      }
+      for (int tile = 0; tile < rows; tile += kAmxRows)
+        tiles.round_rows({.from = logits + tile * kKeyColumns,
+                          .rows = std::min<std::int64_t>(rows - tile, kAmxRows),
+                          .k = kKeyColumns,
+                          .stride = kKeyColumns,
+                          .to = weights + tile / kAmxRows * v_tile});
+      for (std::int64_t d = 0; d < dim; d += kAmxStep)
+        multiply_by({.x = weights,
+                     .panel = values + d / kAmxRows * v_tile,
+                     .x_tile = v_tile,
+                     .panel_tile = v_tile,
+                     .steps = kKeySteps,
+                     .sums = product + d,
+                     .sums_stride = dim,
+                     .first = true});
+      for (int i = 0; i < rows; ++i) {
+        float* const row = out + (r + i) * dim;
+        for (std::int64_t d = 0; d < dim; d += kLanes)
+          S::store(row + d, S::fma(S::load(row + d), S::all(factor[i]), S::load(product + i * dim + d)));
+      }
+    }
+  }
+  tiles.end();
+  for (int r = 0; r < t.rows; ++r) finish_row<S>(t, r, out + r * dim, max[r], sum[r]);
+}
+
+}  // namespace weft::kernels
