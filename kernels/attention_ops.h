@@ -60,7 +60,7 @@ struct PrefillAttention {
 /// exp(logit_ij - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32, some
 /// keys at a time, from the row sums lse, which have the sink logits in them if there are any. `observation` > 0 counts
 /// only the last `observation` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
-///   q, k, lse, offsets, window, cap, prefix, q_begin as in PrefillAttention
+///   q, k, lse, offsets, window, cap, prefix, q_begin, arithmetic as in PrefillAttention
 ///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin()
 ///   before [kv_heads, whole_steps(prefix)] f32 or empty: the scores that these tokens have from their own rows, to
 ///   which those of all further rows are added; q and lse have the rows of the prefix behind them, too. They may be the
@@ -78,6 +78,7 @@ struct ColumnSums {
   int prefix = 0;
   ConstView before = {};
   std::int64_t q_begin = 0;
+  Arithmetic arithmetic = Arithmetic::exact;
 };
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }

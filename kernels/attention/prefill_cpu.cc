@@ -32,6 +32,10 @@ template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_
   return static_cast<Byte*>(view.slice(row, 1).data) + col * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
+template <class Op> bool goes_by_tiles(const Op& op) {
+  return op.arithmetic == Arithmetic::bfloat16 && op.k.dtype == DType::bf16 && multiplies_by_tiles();
+}
+
 }  // namespace
 
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
@@ -41,8 +45,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
   // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
   const int group = op.heads / op.kv_heads;
-  const bool by_tiles = op.arithmetic == Arithmetic::bfloat16 && op.k.dtype == DType::bf16 &&
-                        vectors_.prefill_tiles != nullptr && multiplies_by_tiles();
+  const bool by_tiles = goes_by_tiles(op) && vectors_.prefill_tiles != nullptr;
   const std::size_t scratch = by_tiles ? prefill_tiles_scratch(op.head_dim) : prefill_scratch(op.head_dim);
   ThreadPool::Turn turn(pool_);
   turn.run(static_cast<std::int64_t>(blocks.size()) * op.heads, [&](std::int64_t tile, int thread) {
@@ -76,6 +79,8 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     return a.length - a.first > b.length - b.first;  // the first keys are seen by the most rows
   });
   const int group = op.heads / op.kv_heads;
+  const bool by_tiles = goes_by_tiles(op) && vectors_.column_tiles != nullptr;
+  const std::size_t scratch = by_tiles ? column_tiles_scratch(op.head_dim) : column_scratch(op.head_dim);
   ThreadPool::Turn turn(pool_);
   turn.run(static_cast<std::int64_t>(blocks.size()) * op.kv_heads, [&](std::int64_t tile, int thread) {
     const Block& block = blocks[static_cast<std::size_t>(tile / op.kv_heads)];
@@ -100,8 +105,9 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     t.before = op.before && block.first < whole_steps(op.prefix) ? static_cast<const float*>(at(op.before, kv_head, 0))
                                                                  : nullptr;
     t.score = static_cast<float*>(at(op.score, kv_head, whole_begin(op.offsets, op.prefix, block.prompt)));
-    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
-    vectors_.column_sums(t);
+    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, scratch * sizeof(float)));
+    if (by_tiles) vectors_.column_tiles(t, *tile_kernels_amx());
+    else vectors_.column_sums(t);
   });
 }
 

@@ -85,7 +85,8 @@ void pair_rows(const ToTiles& t) {
 
 /// Tiles 0 to 3 have sums, 4 and 5 weights, 6 and 7 x.
 template <int XTiles, int WTiles>
-[[gnu::always_inline]] inline void few_step(const std::byte* x, std::int64_t x_tile, const bf16* w, std::int64_t stride) {
+[[gnu::always_inline]] inline void few_step(const std::byte* x, std::int64_t x_tile, const bf16* w,
+                                            std::int64_t stride) {
   const std::int64_t bytes = stride * 2, tile = stride * kRows;
   _tile_loadd(6, x, kLine);
   if constexpr (XTiles == 2) _tile_loadd(7, x + x_tile, kLine);
@@ -135,8 +136,7 @@ template <int XTiles, int WTiles> void few(const FewRows& t) {
   _tile_stored(3, tile[1][1], kLine);
   for (int w = 0; w < WTiles; ++w)
     for (int i = 0; i < XTiles; ++i)
-      store_transposed(tile[w][i], t.rows - i * kRows, t.sums + i * kRows * t.sums_stride + w * kRows,
-                       t.sums_stride);
+      store_transposed(tile[w][i], t.rows - i * kRows, t.sums + i * kRows * t.sums_stride + w * kRows, t.sums_stride);
 }
 
 template <int XTiles> void many(const ManyRows& t) {

@@ -1,5 +1,5 @@
-// kernels/linear/linear_amx.h: AMX's tile registers. The files linear*_amx.cc include it. It is in an unnamed namespace,
-// as linear_avx512.h is.
+// kernels/linear/linear_amx.h: AMX's tile registers. The files linear*_amx.cc include it. It is in an unnamed
+// namespace, as linear_avx512.h is.
 #pragma once
 
 #include <immintrin.h>

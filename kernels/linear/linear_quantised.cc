@@ -87,7 +87,8 @@ class IntegerPass {
     const std::int64_t first = block * block_rows_, rows = std::min(block_rows_, rows_ - first);
     const std::int64_t column = group * layout_.group;
     const ConstView& x = products_.front().x;
-    const std::int64_t apart = whole_blocks() ? block_rows_ : rows, groups = std::min(kPartGroups, layout_.groups() - group);
+    const std::int64_t apart = whole_blocks() ? block_rows_ : rows,
+                       groups = std::min(kPartGroups, layout_.groups() - group);
     std::int8_t* const to = levels_ + block * block_levels() + column * apart;
     float *const scale = scale_ + block * block_floats() + group * apart, *const sum = sum_ + (scale - scale_);
     for (std::int64_t row = 0; row < rows; ++row)
@@ -135,14 +136,14 @@ class IntegerPass {
     for (std::int64_t first = 0, block = 0; first < rows_; first += block_rows_, ++block) {
       const std::int64_t rows = std::min(block_rows_, rows_ - first);
       kernels[whole_blocks() ? block_rows_ - 1 : rows - 1]({.x = levels_ + block * block_levels(),
-                         .x_scale = scale_ + block * block_floats(),
-                         .x_sum = sum_ + block * block_floats(),
-                         .weight = from,
-                         .groups = weights.groups(),
-                         .quads = weights.group / kQuad,
-                         .table = table.data(),
-                         .prefetch = first == 0 && !widened,
-                         .sums = sums});
+                                                            .x_scale = scale_ + block * block_floats(),
+                                                            .x_sum = sum_ + block * block_floats(),
+                                                            .weight = from,
+                                                            .groups = weights.groups(),
+                                                            .quads = weights.group / kQuad,
+                                                            .table = table.data(),
+                                                            .prefetch = first == 0 && !widened,
+                                                            .sums = sums});
       finish_({.sums = sums,
                .lane_step = 0,
                .bias = op->bias ? op->bias.as<std::byte>() + column * bias_size : nullptr,

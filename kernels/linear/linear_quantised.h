@@ -49,16 +49,16 @@ struct WidenTile {
 };
 
 struct IntegerKernels {
-  const char* name;                                  ///< "AMX", "AVX-512 VNNI", "AVX2", "plain C++"
-  int rows;                                          ///< rows of the largest tile
+  const char* name;                                     ///< "AMX", "AVX-512 VNNI", "AVX2", "plain C++"
+  int rows;                                             ///< rows of the largest tile
   void (*tile4[kMostIntegerRows])(const IntegerTile&);  ///< [i] has i + 1 rows; weights i4
   void (*tile8[kMostIntegerRows])(const IntegerTile&);
   void (*tile_table[2][kMostIntegerRows])(const IntegerTile&);  ///< i4 by a table of levels below 32, of any levels
   void (*quantise)(const QuantiseRow&);
   // Of AMX; null in the others. Its tiles always have `rows` rows, those past the last of any levels and scale 0, and
   // the levels of a row of x lie together in each group. It has tile8 alone.
-  void (*begin)(int group);           ///< sets this thread's registers up for weights in such groups
-  void (*end)();                      ///< gives them back
+  void (*begin)(int group);  ///< sets this thread's registers up for weights in such groups
+  void (*end)();             ///< gives them back
   void (*widen)(const WidenTile&);
 };
 
@@ -76,7 +76,7 @@ struct RowScale {
   return {most / 127.0f, 127.0f / most};
 }
 
-const IntegerKernels* integer_kernels_amx();     ///< null if the file was compiled without the instructions
+const IntegerKernels* integer_kernels_amx();  ///< null if the file was compiled without the instructions
 const IntegerKernels* integer_kernels_avx512();
 const IntegerKernels* integer_kernels_avx2();
 const IntegerKernels* integer_kernels_plain();

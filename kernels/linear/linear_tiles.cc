@@ -6,13 +6,13 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kFewRows = 4 * kAmxRows;        // up to so many, the panel would cost more than it saves
-constexpr std::int64_t kFewTiles = 2;                   // tiles of rows, and of columns, whose sums are registers
-constexpr std::int64_t kFewColumns = 4 * kAmxRows;     // columns of a task
-constexpr std::int64_t kMostColumns = 256;              // of a panel: x is read once for all
-constexpr std::int64_t kPanelSteps = 32;                // a panel is at most half a MiB, a quarter of a second cache
-constexpr std::int64_t kTogether = 2 * kAmxRows;       // rows, and columns, whose sums are registers
-constexpr std::int64_t kMostRows = 1024;                // of a pass: sums of a task take 1 MiB
+constexpr std::int64_t kFewRows = 4 * kAmxRows;           // up to so many, the panel would cost more than it saves
+constexpr std::int64_t kFewTiles = 2;                     // tiles of rows, and of columns, whose sums are registers
+constexpr std::int64_t kFewColumns = 4 * kAmxRows;        // columns of a task
+constexpr std::int64_t kMostColumns = 256;                // of a panel: x is read once for all
+constexpr std::int64_t kPanelSteps = 32;                  // a panel is at most half a MiB, a quarter of a second cache
+constexpr std::int64_t kTogether = 2 * kAmxRows;          // rows, and columns, whose sums are registers
+constexpr std::int64_t kMostRows = 1024;                  // of a pass: sums of a task take 1 MiB
 constexpr std::int64_t kXBytes = std::int64_t{16} << 20;  // of x as tiles, unless that is less than 64 rows
 constexpr std::int64_t kWorkOfThread = std::int64_t{1} << 17;  // weights; below, waking a thread costs more
 
@@ -33,8 +33,8 @@ class TilePass {
     x_ = turn.shared(static_cast<std::size_t>(x_tiles_ * x_tile()));
     const std::int64_t useful = 1 + outputs_ * in_ / kWorkOfThread * (1 + rows_ / 64);
     threads = static_cast<int>(std::min<std::int64_t>(threads, useful));
-    task_columns_ = few_ ? kFewColumns
-                         : std::clamp(round_up(outputs_ / (4 * threads), kTogether), kTogether, kMostColumns);
+    task_columns_ =
+        few_ ? kFewColumns : std::clamp(round_up(outputs_ / (4 * threads), kTogether), kTogether, kMostColumns);
     for (const Linear& product : products_) tasks_ += divide_up(product.weight.rows, task_columns_);
     turn.run(std::min<std::int64_t>(threads, std::max(tasks_, x_tiles_)),
              [&](std::int64_t, int thread) { work(turn, thread); });
@@ -133,25 +133,22 @@ class TilePass {
       for (std::int64_t row = 0; row < rows_; row += kTogether) {
         // Sums that are the result are stored as it.
         const bool direct = blocks == 1 && row + kTogether <= rows_ && is_sum(task);
-        float* const row_sums = direct       ? result(task, row)
-                                : blocks > 1 ? sums + row * task_columns_
-                                             : sums;
+        float* const row_sums = direct ? result(task, row) : blocks > 1 ? sums + row * task_columns_ : sums;
         const std::int64_t tile = row / kAmxRows;
         for (std::int64_t column = 0; column < task.columns; column += kTogether) {
           const std::int64_t rows_ahead = std::clamp<std::int64_t>(next.columns - ahead, 0, part);
-          kernels_.many[tile + 1 < x_tiles_ ? 1 : 0](
-              {.x = x_ + tile * x_tile() + step * kAmxTile,
-               .panel = panel + column / kAmxRows * steps * kAmxTile,
-               .x_tile = x_tile(),
-               .panel_tile = steps * kAmxTile,
-               .steps = steps,
-               .sums = row_sums + column,
-               .sums_stride = direct ? task.op->out.stride : task_columns_,
-               .first = block == 0,
-               .prefetch = reinterpret_cast<const std::byte*>(
-                   weight(next, std::min(ahead, next.columns - 1), next_step)),
-               .prefetch_stride = next.op->weight.stride * 2,
-               .prefetch_rows = rows_ahead});
+          kernels_.many[tile + 1 < x_tiles_ ? 1 : 0]({.x = x_ + tile * x_tile() + step * kAmxTile,
+                                                      .panel = panel + column / kAmxRows * steps * kAmxTile,
+                                                      .x_tile = x_tile(),
+                                                      .panel_tile = steps * kAmxTile,
+                                                      .steps = steps,
+                                                      .sums = row_sums + column,
+                                                      .sums_stride = direct ? task.op->out.stride : task_columns_,
+                                                      .first = block == 0,
+                                                      .prefetch = reinterpret_cast<const std::byte*>(
+                                                          weight(next, std::min(ahead, next.columns - 1), next_step)),
+                                                      .prefetch_stride = next.op->weight.stride * 2,
+                                                      .prefetch_rows = rows_ahead});
           ahead += rows_ahead;
         }
         if (last && !direct) finish(task, row, std::min(kTogether, rows_ - row), row_sums);

@@ -29,8 +29,8 @@ struct ToTiles {
 
 /// sums = one or two tiles of rows of x times one or two tiles of rows of weights, which are taken as they lie.
 struct FewRows {
-  const std::byte* x;   // tiles of pairs: [row tiles][steps]
-  const bf16* weight;   // [columns] rows of k numbers, weight_stride apart
+  const std::byte* x;    // tiles of pairs: [row tiles][steps]
+  const bf16* weight;    // [columns] rows of k numbers, weight_stride apart
   const bf16* prefetch;  // as many rows that will soon be needed in the second-level cache
   std::int64_t weight_stride, k;
   std::int64_t columns;  // below 16 only if it is all there is
@@ -41,8 +41,8 @@ struct FewRows {
 
 /// sums += one or two tiles of rows of x times two tiles of columns of weights.
 struct ManyRows {
-  const std::byte *x, *panel;         // [steps] tiles, of rows and of pairs
-  std::int64_t x_tile, panel_tile;    // bytes between one tile of rows or columns and the next
+  const std::byte *x, *panel;       // [steps] tiles, of rows and of pairs
+  std::int64_t x_tile, panel_tile;  // bytes between one tile of rows or columns and the next
   std::int64_t steps;
   float* sums;  // [rows][32], sums_stride apart; not read if `first`
   std::int64_t sums_stride;
@@ -52,17 +52,17 @@ struct ManyRows {
 };
 
 struct TileKernels {
-  void (*begin)();  ///< sets this thread's tiles up
-  void (*end)();    ///< gives them back, so that the system saves no tiles where threads change
-  void (*round_rows)(const ToTiles&);   ///< of f32: tiles of rows of bf16
-  void (*round_pairs)(const ToTiles&);  ///< of f32: the same, transposed in pairs along k
+  void (*begin)();                       ///< sets this thread's tiles up
+  void (*end)();                         ///< gives them back, so that the system saves no tiles where threads change
+  void (*round_rows)(const ToTiles&);    ///< of f32: tiles of rows of bf16
+  void (*round_pairs)(const ToTiles&);   ///< of f32: the same, transposed in pairs along k
   void (*pair_weights)(const ToTiles&);  ///< of bf16: the same
   /// Of up to 32 rows of bf16: a tile for every 16 of their columns, in pairs of rows; k counts columns, of which there
   /// are tiles up to a multiple of 32.
   void (*pair_rows)(const ToTiles&);
-  void (*few[2][2])(const FewRows&);     ///< [i][j]: i + 1 tiles of rows, j + 1 tiles of columns
-  void (*many[2])(const ManyRows&);      ///< [i]: i + 1 tiles of rows
-  void (*finish)(const Finish&);         ///< takes sums that are already added up
+  void (*few[2][2])(const FewRows&);  ///< [i][j]: i + 1 tiles of rows, j + 1 tiles of columns
+  void (*many[2])(const ManyRows&);   ///< [i]: i + 1 tiles of rows
+  void (*finish)(const Finish&);      ///< takes sums that are already added up
 };
 
 const TileKernels* tile_kernels_amx();  ///< null if the file was compiled without the instructions

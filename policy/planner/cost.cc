@@ -167,7 +167,12 @@ double Cost::prefill_core(int layer, double sequences, double keeping, double pr
   const double seen = window > 0 ? std::min<double>(window, prompt) : prompt;  // by the last row
   const double pairs = sequences * model_.heads * (seen * (seen + 1) / 2 + (prompt - seen) * seen);
   const Engine& device = machine_.device;
-  double seconds = 4 * pairs * head_dim / device.prefill_attention.at(prompt, head_dim);
+  // Of the KV type, in the arithmetic of the weights.
+  const bool rounds = footprint_.types.kv == DType::bf16 && weights_of(Stage::attention_in) == DType::bf16;
+  const auto rate = [&](const RateTable& exact, const RateTable& rounded) {
+    return (rounds && !rounded.empty() ? rounded : exact).at(prompt, head_dim);
+  };
+  double seconds = 4 * pairs * head_dim / rate(device.prefill_attention, device.prefill_bfloat16);
   // Products write keys and values as they are stored, unless slots are filled from fp32 numbers.
   const DType stored_type = footprint_.types.kv;
   const bool quantises_kv = is_quantised(policy_.kv_format.dtype.value_or(stored_type));
@@ -178,7 +183,7 @@ double Cost::prefill_core(int layer, double sequences, double keeping, double pr
     // Only the rows of the observation window are multiplied again.
     const double rest = policy_.retention.observation > 0 ? std::max(0.0, prompt - policy_.retention.observation) : 0;
     const double scored = std::min(pairs, sequences * model_.heads * (prompt * (prompt + 1) - rest * (rest + 1)) / 2);
-    seconds += 2 * scored * head_dim / device.column_sums.at(prompt, head_dim);
+    seconds += 2 * scored * head_dim / rate(device.column_sums, device.column_sums_bfloat16);
   }
   if (policy_.retention.rule == Retention::Rule::keydiff)
     seconds += pointwise(2 * rows * bytes_of_row(Value::stored_k));

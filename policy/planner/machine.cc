@@ -27,7 +27,9 @@ struct Columns {
 };
 constexpr Columns kLinear{"linear", "rows", "width", "flop_per_second"};
 constexpr Columns kPrefill{"prefill_attention", "prompt", "head_dim", "flop_per_second"};
+constexpr Columns kPrefillBfloat16{"prefill_attention_bfloat16", "prompt", "head_dim", "flop_per_second"};
 constexpr Columns kColumnSums{"column_sums", "prompt", "head_dim", "flop_per_second"};
+constexpr Columns kColumnSumsBfloat16{"column_sums_bfloat16", "prompt", "head_dim", "flop_per_second"};
 constexpr Columns kDecode{"decode_attention", "slots", "head_dim", "bytes_per_second"};
 constexpr Columns kDecodeInt8{"decode_attention_int8", "slots", "head_dim", "bytes_per_second"};
 constexpr Columns kDecodeInt4{"decode_attention_int4", "slots", "head_dim", "bytes_per_second"};
@@ -99,6 +101,9 @@ Engine device_from_json(const nlohmann::json& json, const std::string& where) {
   linear.refuse_unknown();
   engine.prefill_attention = read_table(fields, kPrefill, where);
   engine.column_sums = read_table(fields, kColumnSums, where);
+  if (fields.has(kPrefillBfloat16.name)) engine.prefill_bfloat16 = read_table(fields, kPrefillBfloat16, where);
+  if (fields.has(kColumnSumsBfloat16.name))
+    engine.column_sums_bfloat16 = read_table(fields, kColumnSumsBfloat16, where);
   read_decode(fields, engine, where);
   engine.pointwise = positive(fields, "pointwise_bytes_per_second");
   engine.launch = positive(fields, "launch_seconds");
@@ -265,6 +270,10 @@ ordered_json Machine::to_json() const {
       object_at(on_device, kLinear.name)[name_of(type)] = policy::to_json(device.linear[index(type)], kLinear);
   on_device[kPrefill.name] = policy::to_json(device.prefill_attention, kPrefill);
   on_device[kColumnSums.name] = policy::to_json(device.column_sums, kColumnSums);
+  if (!device.prefill_bfloat16.empty())
+    on_device[kPrefillBfloat16.name] = policy::to_json(device.prefill_bfloat16, kPrefillBfloat16);
+  if (!device.column_sums_bfloat16.empty())
+    on_device[kColumnSumsBfloat16.name] = policy::to_json(device.column_sums_bfloat16, kColumnSumsBfloat16);
   write_decode(device, on_device);
   on_device["pointwise_bytes_per_second"] = number(device.pointwise);
   on_device["launch_seconds"] = device.launch;

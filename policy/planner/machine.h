@@ -28,8 +28,9 @@ struct Engine {
   /// flop/s by DType of the weights, over rows x width of a square matrix. Quantised weights are in groups of 64, in
   /// integer arithmetic if the engine has it. bf16 on a CPU is in Arithmetic::bfloat16 if the CPU has it.
   std::array<RateTable, kDTypes> linear;
-  RateTable prefill_attention;         ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
-  RateTable column_sums;               ///< flop/s of the second pass (2 x pairs x head_dim), over the same
+  RateTable prefill_attention;  ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
+  RateTable column_sums;        ///< flop/s of the second pass (2 x pairs x head_dim), over the same
+  RateTable prefill_bfloat16, column_sums_bfloat16;  ///< the same by AMX, in Arithmetic::bfloat16; may be empty
   RateTable decode_attention;          ///< bytes/s: keys, values, 12 bytes a slot if scored, over slots x head_dim
   RateTable decode_int8, decode_int4;  ///< the same over slots of these types; may be empty
   double pointwise = 0;                ///< bytes/s read and written by norms, activations and other pointwise ops

@@ -33,7 +33,8 @@ kernels::ColumnSums sums_of(const kernels::PrefillAttention& op, const policy::R
           .window = op.window,
           .cap = op.cap,
           .prefix = op.prefix,
-          .q_begin = op.q_begin};
+          .q_begin = op.q_begin,
+          .arithmetic = op.arithmetic};
 }
 
 /// The first columns of a matrix [heads, tokens].

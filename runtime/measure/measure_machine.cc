@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/linear/linear_cpu.h"
 #include "kernels/machine/host_machine.h"
 #include "runtime/measure/measure_links.h"
 #include "runtime/measure/measure_ops.h"
@@ -122,8 +123,9 @@ void round_links(policy::Machine& machine) {
 void slow_down(policy::Engine& engine, double share) {
   for (RateTable& table : engine.linear)
     for (RateTable::Point& point : table.points) point.rate *= share;
-  for (RateTable* table : {&engine.prefill_attention, &engine.column_sums, &engine.decode_attention,
-                           &engine.decode_int8, &engine.decode_int4})
+  for (RateTable* table :
+       {&engine.prefill_attention, &engine.prefill_bfloat16, &engine.column_sums, &engine.column_sums_bfloat16,
+        &engine.decode_attention, &engine.decode_int8, &engine.decode_int4})
     for (RateTable::Point& point : table->points) point.rate *= share;
   engine.pointwise *= share;
   engine.launch /= share;
@@ -146,8 +148,9 @@ policy::Engine median_of(const std::vector<policy::Engine>& all) {
   Engine middle;
   for (std::size_t type = 0; type < middle.linear.size(); ++type)
     middle.linear[type] = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.linear[type]; });
-  for (RateTable Engine::*const table : {&Engine::prefill_attention, &Engine::column_sums, &Engine::decode_attention,
-                                         &Engine::decode_int8, &Engine::decode_int4})
+  for (RateTable Engine::*const table :
+       {&Engine::prefill_attention, &Engine::prefill_bfloat16, &Engine::column_sums, &Engine::column_sums_bfloat16,
+        &Engine::decode_attention, &Engine::decode_int8, &Engine::decode_int4})
     middle.*table = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.*table; });
   for (double Engine::*const figure : {&Engine::pointwise, &Engine::launch}) {
     std::vector<double> values;
@@ -238,10 +241,16 @@ class RateMeasurement {
     for (const int prompt : sizes_.prompts)
       for (const int head_dim : sizes_.head_dims) {
         PrefillWork work(bench_, sizes_.heads, head_dim, prompt, std::max(1, sizes_.chunk / prompt));
-        const double attend = rate(bench_, 2 * work.flops(), [&](Stream&stream) { work.attend(stream); }),
-                     sums = rate(bench_, work.flops(), [&](Stream&stream) { work.column_sums(stream); });
-        engine.prefill_attention.points.push_back({double(prompt), double(head_dim), attend});
-        engine.column_sums.points.push_back({double(prompt), double(head_dim), sums});
+        const auto measure = [&](RateTable& attention, RateTable& column_sums) {
+          const double attend = rate(bench_, 2 * work.flops(), [&](Stream&stream) { work.attend(stream); }),
+                       sums = rate(bench_, work.flops(), [&](Stream&stream) { work.column_sums(stream); });
+          attention.points.push_back({double(prompt), double(head_dim), attend});
+          column_sums.points.push_back({double(prompt), double(head_dim), sums});
+        };
+        measure(engine.prefill_attention, engine.column_sums);
+        if (backend_.name() != "cpu" || !kernels::multiplies_by_tiles()) continue;
+        work.round();
+        measure(engine.prefill_bfloat16, engine.column_sums_bfloat16);
       }
   }
 

@@ -275,6 +275,10 @@ PrefillWork::PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, 
            .score = View(score_->data(), DType::f32, heads, tokens)};
 }
 
+void PrefillWork::round() {
+  attend_.k.dtype = attend_.v.dtype = sums_.k.dtype = DType::bf16;
+  attend_.arithmetic = sums_.arithmetic = Arithmetic::bfloat16;
+}
 void PrefillWork::attend(Stream& stream) { ops_.run(attend_, stream); }
 void PrefillWork::column_sums(Stream& stream) { ops_.run(sums_, stream); }
 

@@ -116,10 +116,12 @@ TEST_CASE("kernels whose bits may differ are told apart", "[kernels]") {
   CHECK(kernels::same_bits(mine, mine));
   CHECK(kernels::same_bits("AVX2", "AVX-512"));
   for (const std::string vectors : {"AVX2", "AVX-512"})
-    for (const std::string other : {"AVX-512, bfloat16 products", "plain C++", "CUDA on AVX2", ""}) {
+    for (const std::string other :
+         {"AVX-512, bfloat16 products", "AVX-512, bfloat16 products by AMX", "plain C++", "CUDA on AVX2", ""}) {
       CHECK_FALSE(kernels::same_bits(vectors, other));
       CHECK_FALSE(kernels::same_bits(other, vectors));
     }
+  CHECK_FALSE(kernels::same_bits("AVX-512, bfloat16 products", "AVX-512, bfloat16 products by AMX"));
   CHECK_FALSE(kernels::same_bits("CUDA on a", "CUDA on b"));
 }
 

@@ -74,7 +74,8 @@ struct Run {
     place.run(PrefillAttention{aq, ak, av, offsets, c.heads, c.kv_heads, d, scale, out, lse, c.sliding, c.logits.cap,
                                c.logits.sink_logits, prefix});
     place.run(ColumnSums{aq, ak, lse, offsets, c.heads, c.kv_heads, d, scale, c.observation, score, statistic,
-                         c.sliding, c.logits.cap, prefix, before.empty() ? ConstView() : ConstView(shared)});
+                         c.sliding, c.logits.cap, prefix, before.empty() ? ConstView() : ConstView(shared), 0,
+                         arithmetic_of(dtype)});
     SlotArrays slots(place, n, c.kv_heads, 64, d, dtype, true, true);
     std::vector<std::int32_t> sequence(static_cast<std::size_t>(n));
     std::iota(sequence.begin(), sequence.end(), 0);
@@ -208,7 +209,7 @@ TEST_CASE("a prompt in several calls gives what it gives in one, on the CPU to t
                         c.sliding,
                         c.logits.cap,
                         begin};
-        sums.q_begin = begin;
+        sums.q_begin = begin, sums.arithmetic = arithmetic_of(dtype);
         if (c.observation == 0) sums.observation = 0;
         if (scored) sums.before = View(score).columns(0, begin);
         place.run(sums);

@@ -111,6 +111,16 @@ TEST_CASE("a machine's JSON reads back as itself", "[policy]") {
   CHECK(again.linear(DType::f16, 3, 2000) == read.linear(DType::f16, 3, 2000));
 }
 
+TEST_CASE("attention in bfloat16 has a table of its own where it was measured", "[policy]") {
+  CHECK(machine().device.prefill_bfloat16.empty());
+  const json text =
+      with("/device/prefill_attention_bfloat16", R"([{"prompt": 512, "head_dim": 128, "flop_per_second": 4e13}])");
+  const Machine read = Machine::from_json(text, "m.json");
+  CHECK(read.device.prefill_bfloat16.at(512, 128) == 4e13);
+  CHECK(Machine::from_json(json::parse(policy::to_line(read.to_json())), "again").device.prefill_bfloat16.at(1, 1) ==
+        4e13);
+}
+
 TEST_CASE("a bad machine is refused in one line that says where and what", "[policy]") {
   const auto [pointer, value, message] = GENERATE(table<const char*, const char*, const char*>({
       {"/name", nullptr, "m.json: 'name' is missing"},

@@ -108,6 +108,25 @@ TEST_CASE("predict: prompts that begin in several sweeps take the weights once f
         Approx(8 * busy(at_once.prefill, Lane::host_to_device)));
 }
 
+TEST_CASE("predict: prompts attend at the rate of bfloat16 where weights and KV are of it", "[predict]") {
+  const auto prefill = [](DType type, bool measured, std::optional<WeightFormat> format) {
+    policy::Machine machine = test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}, true);
+    if (measured) machine.device.prefill_bfloat16.points = {{1, 1, 4 * machine.device.prefill_attention.at(1, 1)}};
+    policy::ModelSpec model = test::decoder(24, 2048, 32, 50272);
+    model.dtype = type;
+    Made made(model, 2000, 17, 1, machine);
+    made.sizing.kv = type;
+    made.sizing.weight_format = format;
+    return busy(predicted(made, policy_of(1, 1, {})).prefill, Lane::device_compute);
+  };
+  const double slow = prefill(DType::bf16, false, {});
+  const double attention = 24 * 32 * 4.0 * 64 * 2000 * 2001 / 2 / 10e12;  // layers x heads x 4 x head_dim x pairs
+  CHECK(slow - prefill(DType::bf16, true, {}) == Approx(0.75 * attention).epsilon(1e-3));
+  CHECK(prefill(DType::f16, true, {}) == prefill(DType::f16, false, {}));
+  const WeightFormat exact{.dtype = DType::bf16, .arithmetic = Arithmetic::exact};
+  CHECK(prefill(DType::bf16, true, exact) == prefill(DType::bf16, false, exact));
+}
+
 TEST_CASE("predict: KV at home on the host, attended there or brought over", "[predict]") {
   const Made made(test::decoder(24, 2048, 32, 50272), 500, 13, 64,
                   test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));

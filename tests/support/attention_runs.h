@@ -38,8 +38,23 @@ struct Prompts {
     Array out(place, t, q_cols, rows), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
     place.run(kernels::PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale,
                                         out, lse, sliding, logits.cap, logits.sink_logits, 0, 0, arithmetic});
-    place.run(kernels::ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale,
-                                  window, score, statistic, sliding, logits.cap});
+    place.run(kernels::ColumnSums{aq,
+                                  ak,
+                                  lse,
+                                  shape.offsets,
+                                  shape.heads,
+                                  shape.kv_heads,
+                                  shape.head_dim,
+                                  scale,
+                                  window,
+                                  score,
+                                  statistic,
+                                  sliding,
+                                  logits.cap,
+                                  0,
+                                  {},
+                                  0,
+                                  arithmetic});
     return {out.host(), lse.host(), score.host()};
   }
 };

@@ -256,9 +256,9 @@ struct Avx512 {
 };
 
 constexpr VectorKernels kKernels = {
-    "AVX-512",       prefill_tile<Avx512>, column_tile<Avx512>, decode_tile<Avx512>,  convert<Avx512>,
-    sum_exp<Avx512>, quantise_row<Avx512>, hadamard<Avx512>,    add_unit_row<Avx512>, key_score_row<Avx512>,
-    weigh<Avx512>,   prefill_tiles<Avx512>};
+    "AVX-512",       prefill_tile<Avx512>,  column_tile<Avx512>, decode_tile<Avx512>,  convert<Avx512>,
+    sum_exp<Avx512>, quantise_row<Avx512>,  hadamard<Avx512>,    add_unit_row<Avx512>, key_score_row<Avx512>,
+    weigh<Avx512>,   prefill_tiles<Avx512>, column_tiles<Avx512>};
 
 }  // namespace
 

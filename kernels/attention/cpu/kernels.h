@@ -72,6 +72,12 @@ constexpr std::size_t column_scratch(int head_dim) {
   return (kKeyColumns + 8) * dim + 8 * kKeyColumns;
 }
 
+/// Of VectorKernels::column_tiles.
+constexpr std::size_t column_tiles_scratch(int head_dim) {
+  const auto dim = static_cast<std::size_t>(whole_tiles(head_dim));
+  return (kKeyColumns + 2 * kAmxRows) * dim / 2 + 2 * kAmxRows * kKeyColumns + kAmxRows * dim;
+}
+
 /// One row and one KV head of DecodeAttention. The caller has checked that the free slot exists and is empty.
 struct DecodeTile {
   const float *q, *k, *v;              // [group, head_dim], [head_dim], [head_dim]
@@ -145,9 +151,10 @@ struct VectorKernels {
   /// out[i] = exp((x[i] - max) / temperature) for n logits, none above max; 0 where one is not finite or below `least`.
   /// Returns their sum. The same bits from every instruction set.
   double (*weigh)(const float* x, std::int64_t n, const Weighing& by, double* out);
-  /// Like prefill, for keys and values of bf16, by tile registers: queries and probabilities are rounded to bf16. Null where
-  /// there are none.
+  /// Like prefill, for keys and values of bf16, by tile registers: queries and probabilities are rounded to bf16. Null
+  /// where there are none.
   void (*prefill_tiles)(const PrefillTile&, const TileKernels&) = nullptr;
+  void (*column_tiles)(const ColumnTile&, const TileKernels&) = nullptr;  ///< like column_sums, in the same way
 };
 
 /// The kernels that this processor can run, the fastest first; never empty.

@@ -112,16 +112,17 @@ template <class S, Statistic kStatistic> typename S::V gathered(typename S::V x,
   else return S::add(x, y);
 }
 
-/// Gathers in sum[kKeyColumns] the weights that rows first .. first + count of one head give to each of these keys.
-template <class S, Statistic kStatistic>
-void add_columns(const ColumnTile& t, int head, int first, int count, const float* keys, float* q, float* logits,
-                 typename S::V* sum) {
-  constexpr int vectors = kKeyColumns / kLanes;
-  const std::int64_t dim = whole_vectors(t.head_dim);
+/// The queries of one head of the group.
+inline SplitRows<float> queries_of(const ColumnTile& t, int head) {
   const std::int64_t column = std::int64_t{head} * t.head_dim;
-  pack_rows<S>(SplitRows<float>{t.prefix_q + column, t.q + column, t.q_stride, t.prefix, t.q_begin}, first, count,
-               t.head_dim, t.scale, q);
-  multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+  return {t.prefix_q + column, t.q + column, t.q_stride, t.prefix, t.q_begin};
+}
+
+/// Gathers in sum[kKeyColumns] the weights that rows first .. first + count of one head give to each of these keys, of
+/// whose logits it has those before the cap.
+template <class S, Statistic kStatistic>
+void gather_columns(const ColumnTile& t, int head, int first, int count, float* logits, typename S::V* sum) {
+  constexpr int vectors = kKeyColumns / kLanes;
   if (t.cap > 0) cap_logits<S>(logits, std::int64_t{count} * kKeyColumns, t.cap);
   const float* const prefix_lse = t.prefix_lse + head * t.lse_stride;
   const float* const own_lse = t.lse + head * t.lse_stride;
@@ -137,16 +138,9 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
   }
 }
 
-template <class S, Statistic kStatistic, class T> void column_tile_of(const ColumnTile& t) {
-  constexpr int R = S::kTileRows, vectors = kKeyColumns / kLanes;
-  const std::int64_t dim = whole_vectors(t.head_dim);
-  float* keys = t.scratch;
-  float* q = keys + kKeyColumns * dim;
-  float* logits = q + 8 * dim;
-  const SplitRows<T> k{static_cast<const T*>(t.prefix_k), static_cast<const T*>(t.k), t.k_stride, t.prefix};
-  pack_keys<S>(k, t.first_key, t.keys, t.head_dim, keys);
-  set_to<S>(q, R * dim, 0.0f);
-
+/// Adds up the weights of all rows. `add(head, first, count, sum)` gathers those of up to kKeyColumns rows.
+template <class S, Statistic kStatistic, class Add> void sum_columns(const ColumnTile& t, const Add& add) {
+  constexpr int vectors = kKeyColumns / kLanes;
   typename S::V total[vectors];
   for (int n = 0; n < vectors; ++n) {
     const int left = t.keys - n * kLanes;
@@ -161,14 +155,33 @@ template <class S, Statistic kStatistic, class T> void column_tile_of(const Colu
       typename S::V sum[vectors];
       for (auto& v : sum) v = S::zero();
       const int end = t.length < chunk + kKeyColumns ? t.length : chunk + kKeyColumns;
-      for (int row = chunk > start ? chunk : start; row < end; row += R)
-        add_columns<S, kStatistic>(t, head, row, end - row < R ? end - row : R, keys, q, logits, sum);
+      const int row = chunk > start ? chunk : start;
+      add(head, row, end - row, sum);
       for (int n = 0; n < vectors; ++n) total[n] = gathered<S, kStatistic>(total[n], sum[n]);
     }
   for (int n = 0; n < vectors; ++n) {
     const int left = t.keys - n * kLanes;
     if (left > 0) store_some<S>(t.score + t.first_key + n * kLanes, total[n], left < kLanes ? left : kLanes);
   }
+}
+
+template <class S, Statistic kStatistic, class T> void column_tile_of(const ColumnTile& t) {
+  constexpr int R = S::kTileRows;
+  const std::int64_t dim = whole_vectors(t.head_dim);
+  float* keys = t.scratch;
+  float* q = keys + kKeyColumns * dim;
+  float* logits = q + 8 * dim;
+  const SplitRows<T> k{static_cast<const T*>(t.prefix_k), static_cast<const T*>(t.k), t.k_stride, t.prefix};
+  pack_keys<S>(k, t.first_key, t.keys, t.head_dim, keys);
+  set_to<S>(q, R * dim, 0.0f);
+  sum_columns<S, kStatistic>(t, [&](int head, int first, int count, typename S::V* sum) {
+    for (int row = first; row < first + count; row += R) {
+      const int some = std::min(first + count - row, R);
+      pack_rows<S>(queries_of(t, head), row, some, t.head_dim, t.scale, q);
+      multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+      gather_columns<S, kStatistic>(t, head, row, some, logits, sum);
+    }
+  });
 }
 
 template <class S, Statistic kStatistic> void column_tile_by(const ColumnTile& t) {

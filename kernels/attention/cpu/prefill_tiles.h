@@ -1,5 +1,5 @@
-// kernels/attention/cpu/prefill_tiles.h: prefill attention over keys and values of bf16 by tile registers
-// (linear/linear_tiles.h), with the softmax over a vector type S (cpu/math.h).
+// kernels/attention/cpu/prefill_tiles.h: prefill attention and column sums over keys and values of bf16 by tile
+// registers (linear/linear_tiles.h), with the softmax over a vector type S (cpu/math.h).
 //
 // It goes through keys and rows as prefill.h does, and again no choice of rows that share a tile can change a bit: keys
 // that a row does not see have probability 0, and each block of keys is one product, from 0 on, that joins the row's
@@ -10,31 +10,64 @@
 
 namespace weft::kernels {
 
-/// Up to 32 rows of keys or values from `begin` on, next to each other: those of a block may lie in two places.
-struct TogetherRows {
-  TogetherRows(const SplitRows<bf16>& rows, std::int64_t begin, std::int64_t count, int head_dim, bf16* copy)
+/// Up to 32 rows from `begin` on, next to each other: those of a block may lie in two places.
+template <class T> struct TogetherRows {
+  TogetherRows(const SplitRows<T>& rows, std::int64_t begin, std::int64_t count, int head_dim, T* copy)
       : from(rows.row(begin)), stride(rows.stride) {
     if (begin >= rows.split || begin + count <= rows.split) return;
     for (std::int64_t i = 0; i < count; ++i)
-      std::memcpy(copy + i * head_dim, rows.row(begin + i), sizeof(bf16) * static_cast<std::size_t>(head_dim));
+      std::memcpy(copy + i * head_dim, rows.row(begin + i), sizeof(T) * static_cast<std::size_t>(head_dim));
     from = copy, stride = head_dim;
   }
-  const bf16* from;
+  const T* from;
   std::int64_t stride;
 };
+
+/// A block of keys as tiles of pairs, [4][steps of head_dim].
+inline void keys_to_tiles(const SplitRows<bf16>& k, std::int64_t begin, std::int64_t count, int head_dim,
+                          const TileKernels& tiles, bf16* copy, std::byte* to) {
+  for (std::int64_t key = 0; key < kKeyColumns; key += kAmxRows) {
+    const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxRows);
+    const TogetherRows of(k, begin + std::min(key, count - 1), some, head_dim, copy);
+    tiles.pair_weights({.from = of.from,
+                        .rows = some,
+                        .k = head_dim,
+                        .stride = of.stride,
+                        .to = to + key / kAmxRows * (whole_tiles(head_dim) / kAmxStep) * kAmxTile});
+  }
+}
+
+/// logits [32, kKeyColumns] = scale times the products of one or two tiles of queries with a block of keys, of which
+/// only the first `seen` matter.
+template <class S>
+void tile_logits(const std::byte* q, const std::byte* keys, int rows, int seen, int head_dim, float scale,
+                 const TileKernels& tiles, float* logits) {
+  const std::int64_t steps = whole_tiles(head_dim) / kAmxStep, tile = steps * kAmxTile;
+  for (int key = 0; key < kKeyColumns && key < seen; key += kAmxStep)
+    tiles.many[rows > kAmxRows ? 1 : 0]({.x = q,
+                                         .panel = keys + key / kAmxRows * tile,
+                                         .x_tile = tile,
+                                         .panel_tile = tile,
+                                         .steps = steps,
+                                         .sums = logits + key,
+                                         .sums_stride = kKeyColumns,
+                                         .first = true});
+  for (std::int64_t i = 0; i < std::int64_t{rows} * kKeyColumns; i += kLanes)
+    S::store(logits + i, S::mul(S::load(logits + i), S::all(scale)));
+}
 
 template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& tiles) {
   constexpr int kTogether = 2 * kAmxRows, kKeySteps = kKeyColumns / kAmxStep;
   const std::int64_t dim = whole_tiles(t.head_dim), dim_steps = dim / kAmxStep;
   const std::int64_t q_tile = dim_steps * kAmxTile, v_tile = kKeySteps * kAmxTile;  // of 16 rows; of 16 columns
-  std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);                         // [rows / 16][dim_steps] tiles
-  std::byte* const keys = q + kQueryRows / kAmxRows * q_tile;                          // [4][dim_steps]
-  std::byte* const values = keys + kKeyColumns / kAmxRows * q_tile;                    // [dim / 16][kKeySteps]
-  std::byte* const weights = values + dim / kAmxRows * v_tile;                         // [2][kKeySteps]
-  bf16* const copy = reinterpret_cast<bf16*>(weights + 2 * v_tile);                     // [32, head_dim]
-  float* const out = reinterpret_cast<float*>(copy + kAmxStep * dim);                  // [kQueryRows, dim]
-  float* const product = out + kQueryRows * dim;                                        // [32, dim]
-  float* const logits = product + kTogether * dim;                                      // [32, kKeyColumns]
+  std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);                     // [rows / 16][dim_steps] tiles
+  std::byte* const keys = q + kQueryRows / kAmxRows * q_tile;                       // [4][dim_steps]
+  std::byte* const values = keys + kKeyColumns / kAmxRows * q_tile;                 // [dim / 16][kKeySteps]
+  std::byte* const weights = values + dim / kAmxRows * v_tile;                      // [2][kKeySteps]
+  bf16* const copy = reinterpret_cast<bf16*>(weights + 2 * v_tile);                 // [32, head_dim]
+  float* const out = reinterpret_cast<float*>(copy + kAmxStep * dim);               // [kQueryRows, dim]
+  float* const product = out + kQueryRows * dim;                                    // [32, dim]
+  float* const logits = product + kTogether * dim;                                  // [32, kKeyColumns]
   float *const max = logits + kTogether * kKeyColumns, *const sum = max + kQueryRows;
 
   tiles.begin();
@@ -57,15 +90,7 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   const SplitRows<bf16> v{static_cast<const bf16*>(t.prefix_v), static_cast<const bf16*>(t.v), t.v_stride, t.prefix};
   for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const std::int64_t count = std::min(end - first_key, kKeyColumns);
-    for (std::int64_t key = 0; key < kKeyColumns; key += kAmxRows) {
-      const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxRows);
-      const TogetherRows of(k, first_key + std::min(key, count - 1), some, t.head_dim, copy);
-      tiles.pair_weights({.from = of.from,
-                          .rows = some,
-                          .k = t.head_dim,
-                          .stride = of.stride,
-                          .to = keys + key / kAmxRows * q_tile});
-    }
+    keys_to_tiles(k, first_key, count, t.head_dim, tiles, copy, keys);
     for (std::int64_t key = 0; key < kKeyColumns; key += kAmxStep) {
       const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxStep);
       const TogetherRows of(v, first_key + std::min(key, count - 1), some, t.head_dim, copy);
@@ -79,16 +104,7 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
     for (int r = 0; r < t.rows; r += kTogether) {
       const int rows = std::min(t.rows - r, kTogether), last = t.first_row + r + rows - 1 - first_key;
       if (last < 0) continue;  // keys that none of these rows sees
-      const auto multiply_by = tiles.many[rows > kAmxRows ? 1 : 0];
-      for (int key = 0; key < kKeyColumns && key <= last; key += kAmxStep)
-        multiply_by({.x = q + r / kAmxRows * q_tile,
-                     .panel = keys + key / kAmxRows * q_tile,
-                     .x_tile = q_tile,
-                     .panel_tile = q_tile,
-                     .steps = dim_steps,
-                     .sums = logits + key,
-                     .sums_stride = kKeyColumns,
-                     .first = true});
+      tile_logits<S>(q + r / kAmxRows * q_tile, keys, rows, last + 1, t.head_dim, t.scale, tiles, logits);
       float factor[kTogether];
       for (int i = 0; i < rows; ++i) {
         const int seen = last - (rows - 1) + i + 1, unseen = seen - hidden;  // of the block's first keys
@@ -97,7 +113,6 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
           set_to<S>(row, kKeyColumns, 0.0f), factor[i] = 1;
           continue;
         }
-        for (int n = 0; n < kKeyColumns; n += kLanes) S::store(row + n, S::mul(S::load(row + n), S::all(t.scale)));
         if (t.cap > 0) cap_logits<S>(row, kKeyColumns, t.cap);
         for (int n = 0; n < unseen; ++n) row[n] = -__builtin_inff();
         factor[i] = softmax_block<S>(row, seen < count ? seen : static_cast<int>(count), max[r + i], sum[r + i]);
@@ -109,14 +124,14 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
                           .stride = kKeyColumns,
                           .to = weights + tile / kAmxRows * v_tile});
       for (std::int64_t d = 0; d < dim; d += kAmxStep)
-        multiply_by({.x = weights,
-                     .panel = values + d / kAmxRows * v_tile,
-                     .x_tile = v_tile,
-                     .panel_tile = v_tile,
-                     .steps = kKeySteps,
-                     .sums = product + d,
-                     .sums_stride = dim,
-                     .first = true});
+        tiles.many[rows > kAmxRows ? 1 : 0]({.x = weights,
+                                             .panel = values + d / kAmxRows * v_tile,
+                                             .x_tile = v_tile,
+                                             .panel_tile = v_tile,
+                                             .steps = kKeySteps,
+                                             .sums = product + d,
+                                             .sums_stride = dim,
+                                             .first = true});
       for (int i = 0; i < rows; ++i) {
         float* const row = out + (r + i) * dim;
         for (std::int64_t d = 0; d < dim; d += kLanes)
@@ -126,6 +141,37 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   }
   tiles.end();
   for (int r = 0; r < t.rows; ++r) finish_row<S>(t, r, out + r * dim, max[r], sum[r]);
+}
+
+template <class S, Statistic kStatistic> void column_tiles_by(const ColumnTile& t, const TileKernels& tiles) {
+  constexpr int kTogether = 2 * kAmxRows;
+  const std::int64_t dim = whole_tiles(t.head_dim), tile = dim / kAmxStep * kAmxTile;
+  std::byte* const keys = reinterpret_cast<std::byte*>(t.scratch);  // [4][steps] tiles
+  std::byte* const q = keys + kKeyColumns / kAmxRows * tile;        // [2][steps]
+  float* const logits = reinterpret_cast<float*>(q + 2 * tile);     // [32, kKeyColumns]
+  float* const copy = logits + kTogether * kKeyColumns;             // [16, head_dim] of any type
+  const SplitRows<bf16> k{static_cast<const bf16*>(t.prefix_k), static_cast<const bf16*>(t.k), t.k_stride, t.prefix};
+  tiles.begin();
+  keys_to_tiles(k, t.first_key, t.keys, t.head_dim, tiles, reinterpret_cast<bf16*>(copy), keys);
+  sum_columns<S, kStatistic>(t, [&](int head, int first, int count, typename S::V* sum) {
+    for (int row = first; row < first + count; row += kTogether) {
+      const int rows = std::min(first + count - row, kTogether);
+      for (int r = 0; r < rows; r += kAmxRows) {
+        const int some = std::min<int>(rows - r, kAmxRows);
+        const TogetherRows of(queries_of(t, head), row + r, some, t.head_dim, copy);
+        tiles.round_rows(
+            {.from = of.from, .rows = some, .k = t.head_dim, .stride = of.stride, .to = q + r / kAmxRows * tile});
+      }
+      tile_logits<S>(q, keys, rows, t.keys, t.head_dim, t.scale, tiles, logits);
+      gather_columns<S, kStatistic>(t, head, row, rows, logits, sum);
+    }
+  });
+  tiles.end();
+}
+
+template <class S> void column_tiles(const ColumnTile& t, const TileKernels& tiles) {
+  if (t.statistic == Statistic::largest) column_tiles_by<S, Statistic::largest>(t, tiles);
+  else column_tiles_by<S, Statistic::sum>(t, tiles);
 }
 
 }  // namespace weft::kernels

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "kernels/linear/linear_cpu.h"
 #include "policy/base/json.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
@@ -33,6 +34,10 @@ void check_figures(const policy::Machine& machine) {
   check_table(machine.device.linear[static_cast<std::size_t>(DType::f16)], "linear");
   check_table(machine.device.prefill_attention, "prefill_attention");
   check_table(machine.device.column_sums, "column_sums");
+  for (const policy::RateTable* table : {&machine.device.prefill_bfloat16, &machine.device.column_sums_bfloat16}) {
+    if (kernels::multiplies_by_tiles()) check_table(*table, "of bfloat16");
+    else CHECK(table->empty());
+  }
   check_table(machine.device.decode_attention, "decode_attention");
   check_table(machine.host.decode_attention, "decode_attention of the host");
   CHECK(machine.device.pointwise > 0);
