@@ -73,7 +73,7 @@ namespace kernels {
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale);
 
 /// Quantises one tile: at most 16 rows of layout.cols numbers of a float type, into layout.tile_bytes() bytes, with the
-/// instructions that this processor has (kernels/linear/quantise.h). Returns the row whose group cannot be quantised,
+/// instructions that this processor has (kernels/levels/quantise.h). Returns the row whose group cannot be quantised,
 /// or -1.
 std::int64_t quantise_tile(const QuantisedLayout& layout, const ConstView& numbers, std::byte* to);
 /// Rows with known levels, a byte for each.

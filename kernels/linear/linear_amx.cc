@@ -28,7 +28,7 @@ void zero_sums() {
 }
 __mmask32 first_of_32(std::int64_t count) { return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1; }
 
-/// 32 floats of which there are `count`, rounded.
+/// The first `count` of 32 floats, rounded, zeros after them.
 [[gnu::always_inline]] inline __m512 rounded(const float* from, std::int64_t count) {
   const __m512 low = count >= 16 ? _mm512_loadu_ps(from) : Avx512::load_first(from, count);
   const __m512 high = count >= 32  ? _mm512_loadu_ps(from + 16)

@@ -13,7 +13,7 @@ inline __m512 load_some(const float* from, std::int64_t count) {
   return _mm512_maskz_loadu_ps(count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1u), from);
 }
 
-/// Where 16 levels of a group go: quads of all rows of a block, one after another.
+/// A place for 16 levels of a group: quads of all rows of a block lie one after another.
 struct QuadsOfRows {
   static void store(const QuantiseRow& q, std::int64_t column, __m128i levels) {
     alignas(16) int quads[4];

@@ -31,11 +31,10 @@ void begin(int group) {
   load_config(config);
 }
 
-/// Where 16 levels of a group go: into the group's part of their row.
+/// A place for 16 levels of a group: those of a row lie together.
 struct RowsOfGroups {
   static void store(const QuantiseRow& q, std::int64_t column, __m128i levels) {
     const std::int64_t group = column / q.group * q.group;
-    // The pointer is that of the row's quads in the other layout, a quad after the row before.
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q.to + group * q.rows + column - group), levels);
   }
 };

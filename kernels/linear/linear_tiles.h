@@ -17,9 +17,9 @@
 namespace weft::kernels {
 
 constexpr std::int64_t kAmxRows = 16, kAmxStep = 32;  // numbers of a tile: 16 rows of 32 along k
-constexpr std::int64_t kAmxTile = 1024;
+constexpr std::int64_t kAmxTile = 1024;               // its bytes
 
-/// Turns up to 16 rows of numbers into tiles, [steps] of kAmxTile, zeros beyond the last row and beyond k.
+/// Turns up to 16 rows of numbers into tiles, [steps] of kAmxTile bytes, with zeros beyond the last row and beyond k.
 struct ToTiles {
   const void* from;  // [rows, k], stride numbers apart
   std::int64_t rows, k, stride;
@@ -54,11 +54,11 @@ struct ManyRows {
 struct TileKernels {
   void (*begin)();                       ///< sets this thread's tiles up
   void (*end)();                         ///< gives them back, so that the system saves no tiles where threads change
-  void (*round_rows)(const ToTiles&);    ///< of f32: tiles of rows of bf16
-  void (*round_pairs)(const ToTiles&);   ///< of f32: the same, transposed in pairs along k
-  void (*pair_weights)(const ToTiles&);  ///< of bf16: the same
-  /// Of up to 32 rows of bf16: a tile for every 16 of their columns, in pairs of rows; k counts columns, of which there
-  /// are tiles up to a multiple of 32.
+  void (*round_rows)(const ToTiles&);    ///< rounds f32 to tiles of rows
+  void (*round_pairs)(const ToTiles&);   ///< rounds f32 to tiles of pairs along k
+  void (*pair_weights)(const ToTiles&);  ///< makes tiles of pairs along k of bf16
+  /// Makes tiles of up to 32 rows of bf16: one for every 16 of their k columns, in pairs of rows, up to a multiple of
+  /// 32 columns.
   void (*pair_rows)(const ToTiles&);
   void (*few[2][2])(const FewRows&);  ///< [i][j]: i + 1 tiles of rows, j + 1 tiles of columns
   void (*many[2])(const ManyRows&);   ///< [i]: i + 1 tiles of rows

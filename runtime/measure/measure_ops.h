@@ -136,7 +136,7 @@ class DecodeWork {
 class PrefillWork {
  public:
   PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts);
-  /// From now on keys and values count as bf16, in Arithmetic::bfloat16.
+  /// Makes keys and values count as bf16, in Arithmetic::bfloat16.
   void round();
   void attend(kernels::Stream& stream);  ///< leaves the row sums that column_sums() reads
   void column_sums(kernels::Stream& stream);

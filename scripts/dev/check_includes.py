@@ -17,7 +17,7 @@ import sys
 
 FLOORS = ["kernels", "offload", "policy", "runtime"]
 ROOMS = {  # of each floor, the lowest first
-    "kernels": ["machine", "linear", "attention/cpu", "rows", "attention", "backend"],
+    "kernels": ["machine", "linear", "levels", "attention/cpu", "rows", "attention", "backend"],
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
     "runtime": ["base", "pieces", "gguf", "checkpoint", "stored", "template", "text", "grammar", "model", "inputs", "requests", "results", "engine", "planning",

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/levels/quantise.h"
 #include "kernels/linear/linear_cpu.h"
-#include "kernels/linear/quantise.h"
 #include "kernels/machine/cpu_features.h"
 #include "kernels/quantised.h"
 #include "tests/support/numbers.h"

@@ -40,7 +40,7 @@ constexpr std::size_t prefill_scratch(int head_dim) {
 }
 
 constexpr std::int64_t whole_tiles(std::int64_t n) { return round_up(n, kAmxStep); }
-/// Of VectorKernels::prefill_tiles.
+/// Floats that VectorKernels::prefill_tiles works in.
 constexpr std::size_t prefill_tiles_scratch(int head_dim) {
   const auto dim = static_cast<std::size_t>(whole_tiles(head_dim));
   const std::size_t bf16s = (kQueryRows + 2 * kKeyColumns + kAmxStep) * dim + 2 * kAmxRows * kKeyColumns;
@@ -72,7 +72,7 @@ constexpr std::size_t column_scratch(int head_dim) {
   return (kKeyColumns + 8) * dim + 8 * kKeyColumns;
 }
 
-/// Of VectorKernels::column_tiles.
+/// Floats that VectorKernels::column_tiles works in.
 constexpr std::size_t column_tiles_scratch(int head_dim) {
   const auto dim = static_cast<std::size_t>(whole_tiles(head_dim));
   return (kKeyColumns + 2 * kAmxRows) * dim / 2 + 2 * kAmxRows * kKeyColumns + kAmxRows * dim;

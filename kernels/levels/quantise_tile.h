@@ -1,7 +1,7 @@
-// kernels/linear/quantise_tile.h: quantises tiles of weights, written once over the vector types of quantise_search.h.
+// kernels/levels/quantise_tile.h: quantises tiles of weights, written once over the vector types of quantise_search.h.
 #pragma once
 
-#include "kernels/linear/quantise_search.h"
+#include "kernels/levels/quantise_search.h"
 
 namespace weft::kernels {
 namespace {

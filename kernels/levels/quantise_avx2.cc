@@ -1,11 +1,11 @@
-// kernels/linear/quantise_avx2.cc: 8 rows of a tile as one register of floats, or two of doubles. Compiled with
+// kernels/levels/quantise_avx2.cc: 8 rows of a tile as one register of floats, or two of doubles. Compiled with
 // -mavx2 -mfma -mf16c -ffp-contract=off.
-#include "kernels/linear/quantise.h"
+#include "kernels/levels/quantise.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
-#include "kernels/linear/quantise_tile.h"
+#include "kernels/levels/quantise_tile.h"
 
 namespace weft::kernels {
 namespace {

@@ -1,4 +1,4 @@
-// kernels/linear/quantise.h: the part of quantise_tile() (kernels/quantised.h) that an instruction set contributes.
+// kernels/levels/quantise.h: the part of quantise_tile() (kernels/quantised.h) that an instruction set contributes.
 // Internal to kernels/ and the tests.
 #pragma once
 

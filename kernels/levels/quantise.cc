@@ -1,5 +1,5 @@
-// kernels/linear/quantise.cc: chooses how this processor quantises tiles.
-#include "kernels/linear/quantise.h"
+// kernels/levels/quantise.cc: chooses how this processor quantises tiles.
+#include "kernels/levels/quantise.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// kernels/linear/quantise_search.h: the search for the scales and minima of groups of weights, written once over the
+// kernels/levels/quantise_search.h: the search for the scales and minima of groups of weights, written once over the
 // vector types of quantise_avx2.cc and quantise_avx512.cc, in an unnamed namespace like linear_avx512.h. It gives the
 // bits of quantise_group() (kernels/quantised.h), which has the reasons.
 //
@@ -7,7 +7,7 @@
 // between the ends, which is also the first to be refined; and a line that follows from itself.
 #pragma once
 
-#include "kernels/linear/quantise.h"
+#include "kernels/levels/quantise.h"
 #include "kernels/unrolled.h"
 
 namespace weft::kernels {

@@ -1,6 +1,6 @@
-// kernels/linear/quantise_avx512.cc: the 16 rows of a tile as one register of floats, or two of doubles. Compiled with
+// kernels/levels/quantise_avx512.cc: the 16 rows of a tile as one register of floats, or two of doubles. Compiled with
 // -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -ffp-contract=off.
-#include "kernels/linear/quantise.h"
+#include "kernels/levels/quantise.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #pragma GCC diagnostic push  // GCC 12's own intrinsics trip these two
@@ -8,8 +8,8 @@
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/levels/quantise_tile.h"
 #include "kernels/linear/linear_transpose_avx512.h"
-#include "kernels/linear/quantise_tile.h"
 
 namespace weft::kernels {
 namespace {
