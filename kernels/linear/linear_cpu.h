@@ -17,8 +17,8 @@ enum class LinearPath { automatic, amx, avx512, avx2, plain };
 ///
 /// Weights are read in place, at any address, and converted in registers (up to 16 rows) or into panels in the cache.
 /// The pool keeps the working memory: at most 16 MiB (or about 64 rows of x in fp32, if that is more) for all threads,
-/// and 2 MiB for each; the plain path needs one row of weights in fp32 for each. Throws UsageError if this processor
-/// does not have `path`, CapacityError without memory.
+/// and 2 MiB for each (or with AMX a tile of int8 weights, if that is more); the plain path needs one row of weights in
+/// fp32 for each. Throws UsageError if this processor does not have `path`, CapacityError without memory.
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);
 /// The same of a group, with the same bits: in integer arithmetic x becomes levels once for all products.
 void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);

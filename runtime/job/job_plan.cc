@@ -135,8 +135,8 @@ Planned JobPlan::plan(kernels::Backend& backend, policy::Budgets free) {
   const policy::Policy& policy = planned.best().policy;
   if (!brief_ || policy.weights.disk() + policy.kv.disk() + policy.activations.disk() == 0) return planned;
   brief_ = false;
-  measure_disk_longer(backend, options_.machine, planned.best().prediction.seconds, weight_files_of(source_),
-                      *machine_);
+  const MeasuredFor run{.memory = host_memory(options_.policy, backend), .weight_files = weight_files_of(source_)};
+  measure_disk_longer(backend, options_.machine, planned.best().prediction.seconds, run, *machine_);
   return make_plan(request(free));
 }
 

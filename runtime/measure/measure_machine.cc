@@ -349,11 +349,11 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
 }
 
 void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options, double run_seconds,
-                         const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine) {
+                         const MeasuredFor& run, policy::Machine& machine) {
   constexpr int rounds = 5;
-  LinkSizes sizes = brief_sizes().links;
+  LinkSizes sizes = brief_sizes_of(run, run.memory).links;
   sizes.file = 64 * kMebibyte;
-  sizes.weight_files = weight_files;
+  sizes.weight_files = run.weight_files;
   // Eight figures: a hundredth of a long run, and of a short one what shows more than noise.
   sizes.disk = {.seconds = std::clamp(run_seconds / 700, 0.1, 1.0) / rounds, .repetitions = rounds};
   measure_disk_lanes(backend, options, sizes, machine);

@@ -36,7 +36,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
 /// Measures the disk again for a second, which outlasts the period of a limit and the burst that it allows, and for a
 /// hundredth of a run that takes longer. For a machine that was measured briefly, if the plan for it uses the disk.
 void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options, double run_seconds,
-                         const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine);
+                         const MeasuredFor& run, policy::Machine& machine);
 /// Bytes of all weights of a model.
 std::uint64_t weight_bytes_of(const ModelSource& source);
 /// The files that a run reads weights of `source` from; empty if it makes or packs them.
