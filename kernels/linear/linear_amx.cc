@@ -72,7 +72,7 @@ void pair_rows(const ToTiles& t) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
                                          23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   for (std::int64_t row = 0; row < kAmxStep; row += 2)
-    for (std::int64_t column = 0; column < round_up(t.k, kAmxStep); column += 16) {
+    for (std::int64_t column = 0; column < (t.k + kAmxStep - 1) / kAmxStep * kAmxStep; column += 16) {
       const std::int64_t left = t.k - column;
       const __mmask16 some = left >= 16 ? __mmask16{0xFFFF} : left <= 0 ? __mmask16{0} : first_lanes(left);
       const auto load = [&](std::int64_t i) {
@@ -110,7 +110,7 @@ void store_transposed(const char* tile, std::int64_t rows, float* sums, std::int
 }
 
 template <int XTiles, int WTiles> void few(const FewRows& t) {
-  const std::int64_t steps = divide_up(t.k, kAmxStep), x_tile = steps * kAmxTile;
+  const std::int64_t steps = (t.k + kAmxStep - 1) / kAmxStep, x_tile = steps * kAmxTile;
   zero_sums();
   // Rows of weights end where others may not be read: the last step, and a tile of fewer than 16 rows, are copied.
   const std::int64_t whole = WTiles == 1 && t.columns < kRows ? 0 : t.k / kAmxStep;
@@ -131,9 +131,9 @@ template <int XTiles, int WTiles> void few(const FewRows& t) {
   }
   alignas(64) char tile[2][2][kAmxTile];
   _tile_stored(0, tile[0][0], kLine);
-  _tile_stored(1, tile[0][1], kLine);
-  _tile_stored(2, tile[1][0], kLine);
-  _tile_stored(3, tile[1][1], kLine);
+  if constexpr (XTiles == 2) _tile_stored(1, tile[0][1], kLine);
+  if constexpr (WTiles == 2) _tile_stored(2, tile[1][0], kLine);
+  if constexpr (XTiles == 2 && WTiles == 2) _tile_stored(3, tile[1][1], kLine);
   for (int w = 0; w < WTiles; ++w)
     for (int i = 0; i < XTiles; ++i)
       store_transposed(tile[w][i], t.rows - i * kRows, t.sums + i * kRows * t.sums_stride + w * kRows, t.sums_stride);

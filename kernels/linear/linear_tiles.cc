@@ -118,7 +118,7 @@ class TilePass {
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t step = block * kPanelSteps, steps = std::min(kPanelSteps, steps_ - step);
       const bool last = block + 1 == blocks;
-      for (std::int64_t column = 0; column < task_columns_; column += kAmxRows)
+      for (std::int64_t column = 0; column < round_up(task.columns, kTogether); column += kAmxRows)
         kernels_.pair_weights({.from = weight(task, std::min(column, task.columns - 1), step),
                                .rows = std::clamp<std::int64_t>(task.columns - column, 0, kAmxRows),
                                .k = std::min(steps * kAmxStep, in_ - step * kAmxStep),

@@ -167,7 +167,7 @@ double Cost::prefill_core(int layer, double sequences, double keeping, double pr
   const double seen = window > 0 ? std::min<double>(window, prompt) : prompt;  // by the last row
   const double pairs = sequences * model_.heads * (seen * (seen + 1) / 2 + (prompt - seen) * seen);
   const Engine& device = machine_.device;
-  // Of the KV type, in the arithmetic of the weights.
+  // Attention rounds if KV is bf16 and products with weights round.
   const bool rounds = footprint_.types.kv == DType::bf16 && weights_of(Stage::attention_in) == DType::bf16;
   const auto rate = [&](const RateTable& exact, const RateTable& rounded) {
     return (rounds && !rounded.empty() ? rounded : exact).at(prompt, head_dim);

@@ -152,7 +152,7 @@ struct VectorKernels {
   /// Returns their sum. The same bits from every instruction set.
   double (*weigh)(const float* x, std::int64_t n, const Weighing& by, double* out);
   /// Like prefill, for keys and values of bf16, by tile registers: queries and probabilities are rounded to bf16. Null
-  /// where there are none.
+  /// if the instruction set has no such registers.
   void (*prefill_tiles)(const PrefillTile&, const TileKernels&) = nullptr;
   void (*column_tiles)(const ColumnTile&, const TileKernels&) = nullptr;  ///< like column_sums, in the same way
 };

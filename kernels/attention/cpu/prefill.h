@@ -113,7 +113,7 @@ template <class S, Statistic kStatistic> typename S::V gathered(typename S::V x,
 }
 
 /// The queries of one head of the group.
-inline SplitRows<float> queries_of(const ColumnTile& t, int head) {
+template <class S> SplitRows<float> queries_of(const ColumnTile& t, int head) {
   const std::int64_t column = std::int64_t{head} * t.head_dim;
   return {t.prefix_q + column, t.q + column, t.q_stride, t.prefix, t.q_begin};
 }
@@ -177,7 +177,7 @@ template <class S, Statistic kStatistic, class T> void column_tile_of(const Colu
   sum_columns<S, kStatistic>(t, [&](int head, int first, int count, typename S::V* sum) {
     for (int row = first; row < first + count; row += R) {
       const int some = std::min(first + count - row, R);
-      pack_rows<S>(queries_of(t, head), row, some, t.head_dim, t.scale, q);
+      pack_rows<S>(queries_of<S>(t, head), row, some, t.head_dim, t.scale, q);
       multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
       gather_columns<S, kStatistic>(t, head, row, some, logits, sum);
     }

@@ -24,8 +24,9 @@ template <class T> struct TogetherRows {
 };
 
 /// A block of keys as tiles of pairs, [4][steps of head_dim].
-inline void keys_to_tiles(const SplitRows<bf16>& k, std::int64_t begin, std::int64_t count, int head_dim,
-                          const TileKernels& tiles, bf16* copy, std::byte* to) {
+template <class S>
+void keys_to_tiles(const SplitRows<bf16>& k, std::int64_t begin, std::int64_t count, int head_dim,
+                   const TileKernels& tiles, bf16* copy, std::byte* to) {
   for (std::int64_t key = 0; key < kKeyColumns; key += kAmxRows) {
     const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxRows);
     const TogetherRows of(k, begin + std::min(key, count - 1), some, head_dim, copy);
@@ -90,7 +91,7 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   const SplitRows<bf16> v{static_cast<const bf16*>(t.prefix_v), static_cast<const bf16*>(t.v), t.v_stride, t.prefix};
   for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const std::int64_t count = std::min(end - first_key, kKeyColumns);
-    keys_to_tiles(k, first_key, count, t.head_dim, tiles, copy, keys);
+    keys_to_tiles<S>(k, first_key, count, t.head_dim, tiles, copy, keys);
     for (std::int64_t key = 0; key < kKeyColumns; key += kAmxStep) {
       const std::int64_t some = std::clamp<std::int64_t>(count - key, 0, kAmxStep);
       const TogetherRows of(v, first_key + std::min(key, count - 1), some, t.head_dim, copy);
@@ -152,13 +153,13 @@ template <class S, Statistic kStatistic> void column_tiles_by(const ColumnTile& 
   float* const copy = logits + kTogether * kKeyColumns;             // [16, head_dim] of any type
   const SplitRows<bf16> k{static_cast<const bf16*>(t.prefix_k), static_cast<const bf16*>(t.k), t.k_stride, t.prefix};
   tiles.begin();
-  keys_to_tiles(k, t.first_key, t.keys, t.head_dim, tiles, reinterpret_cast<bf16*>(copy), keys);
+  keys_to_tiles<S>(k, t.first_key, t.keys, t.head_dim, tiles, reinterpret_cast<bf16*>(copy), keys);
   sum_columns<S, kStatistic>(t, [&](int head, int first, int count, typename S::V* sum) {
     for (int row = first; row < first + count; row += kTogether) {
       const int rows = std::min(first + count - row, kTogether);
       for (int r = 0; r < rows; r += kAmxRows) {
         const int some = std::min<int>(rows - r, kAmxRows);
-        const TogetherRows of(queries_of(t, head), row + r, some, t.head_dim, copy);
+        const TogetherRows of(queries_of<S>(t, head), row + r, some, t.head_dim, copy);
         tiles.round_rows(
             {.from = of.from, .rows = some, .k = t.head_dim, .stride = of.stride, .to = q + r / kAmxRows * tile});
       }
