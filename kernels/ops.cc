@@ -65,7 +65,7 @@ void check_masks(const Checker& c, const Sample& op) {
 
 /// Requires groups that there are, and a table only of levels of 4 bits.
 void check_levels(const Checker& c, const ConstView& weight) {
-  if (!is_group_size(weight.group)) c.refuse("weight has groups of " + text(weight.group) + ", wanted 32, 64 or 128");
+  if (!is_group_size(weight.group)) c.refuse("weight has groups of " + text(weight.group) + ", wanted " + kGroupSizes);
   if (weight.dtype != DType::i4 && weight.table != LevelTable::even)
     c.refuse("weight is " + std::string(name_of(weight.dtype)) + " with the table " + name_of(weight.table) +
              ", which levels of int4 alone have");

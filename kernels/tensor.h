@@ -16,6 +16,9 @@ enum class DType : std::uint8_t { f32, f16, bf16, i32, i8, i4, f8 };
 constexpr int kDTypes = 7;
 
 inline constexpr int kFloat8Group = 128;  ///< numbers of a row that share a scale in f8
+/// The same of the other quantised types.
+constexpr bool is_group_size(std::int64_t group) { return group == 16 || group == 32 || group == 64 || group == 128; }
+inline constexpr const char* kGroupSizes = "16, 32, 64 or 128";
 
 constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8; }
 constexpr bool is_float(DType dtype) { return !is_quantised(dtype) && dtype != DType::i32; }
@@ -50,13 +53,14 @@ constexpr const char* name_of(DType dtype) {
 
 /// The meaning of i4's 16 levels: themselves, or levels of i8 by a table of 16 (level_table() in
 /// kernels/quantised.h).
-enum class LevelTable : std::uint8_t { even, e2m1, iq4_nl };
-constexpr LevelTable kLevelTableKinds[] = {LevelTable::even, LevelTable::e2m1, LevelTable::iq4_nl};
+enum class LevelTable : std::uint8_t { even, e2m1, iq4_nl, nf4 };
+constexpr LevelTable kLevelTableKinds[] = {LevelTable::even, LevelTable::e2m1, LevelTable::iq4_nl, LevelTable::nf4};
 constexpr const char* name_of(LevelTable table) {
   switch (table) {
     case LevelTable::even: return "even";
     case LevelTable::e2m1: return "e2m1";
     case LevelTable::iq4_nl: return "iq4_nl";
+    case LevelTable::nf4: return "nf4";
   }
   return "?";
 }

@@ -100,16 +100,17 @@ int read_plainly(const void* from, std::int64_t bytes, std::int64_t) {
   return any != 0;
 }
 
-constexpr std::size_t matrix_numbers = std::size_t{kMeasuredWidth} * kMeasuredWidth;
-double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
+std::int64_t numbers_of(const MeasuredWeights& weights) { return std::int64_t{weights.width} * weights.width; }
 
-constexpr int kMeasuredGroup = 64;
-QuantisedLayout quantised_matrix(DType type) {
-  return {type, type == DType::f8 ? kFloat8Group : kMeasuredGroup, kMeasuredWidth, kMeasuredWidth};
+QuantisedLayout layout_of(const MeasuredWeights& weights) {
+  return {weights.type, weights.type == DType::f8 ? kFloat8Group : weights.group, weights.width, weights.width};
 }
 
-void quantise_matrix(ThreadPool& pool, DType type, const ConstView& numbers, std::byte* to) {
-  const QuantisedLayout layout = quantised_matrix(type);
+void fill_weights(ThreadPool& pool, DType type, int width, std::byte* to, std::size_t count = 1) {
+  fill_normal(pool, type, to, static_cast<std::int64_t>(count) * width * width, 1.0 / std::sqrt(width));
+}
+
+void quantise_matrix(ThreadPool& pool, const QuantisedLayout& layout, const ConstView& numbers, std::byte* to) {
   constexpr std::int64_t rows = QuantisedLayout::kTileRows;
   pool.run(layout.tiles(), [&](std::int64_t tile, int) {
     quantise_tile(layout, numbers.slice(tile * rows, rows), to + tile * layout.tile_bytes());
@@ -131,13 +132,13 @@ void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to,
 }
 
 /// Fills in the same matrix `count` times.
-void fill_quantised(ThreadPool& pool, DType type, std::byte* to, std::size_t count) {
-  const auto bytes = static_cast<std::size_t>(quantised_matrix(type).bytes());
-  if (type == DType::f8) return fill_float8(pool, quantised_matrix(type), to, count);
-  std::vector<float> numbers(matrix_numbers);
-  fill_normal(pool, DType::f32, reinterpret_cast<std::byte*>(numbers.data()), static_cast<std::int64_t>(matrix_numbers),
-              1.0 / std::sqrt(kMeasuredWidth));
-  quantise_matrix(pool, type, ConstView(numbers.data(), DType::f32, kMeasuredWidth, kMeasuredWidth), to);
+void fill_quantised(ThreadPool& pool, const MeasuredWeights& weights, std::byte* to, std::size_t count) {
+  const QuantisedLayout layout = layout_of(weights);
+  const auto bytes = static_cast<std::size_t>(layout.bytes());
+  if (weights.type == DType::f8) return fill_float8(pool, layout, to, count);
+  std::vector<float> numbers(static_cast<std::size_t>(numbers_of(weights)));
+  fill_weights(pool, DType::f32, weights.width, reinterpret_cast<std::byte*>(numbers.data()));
+  quantise_matrix(pool, layout, ConstView(numbers.data(), DType::f32, weights.width, weights.width), to);
   for (std::size_t i = 1; i < count; ++i) std::copy_n(to, bytes, to + i * bytes);
 }
 
@@ -174,42 +175,40 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
 }
 
 double measure_quantise(ThreadPool& pool, DType type, double seconds) {
-  const HugeBuffer numbers(matrix_numbers * 2), levels(static_cast<std::size_t>(quantised_matrix(type).bytes()));
-  fill_normal(pool, DType::f16, numbers.data(), static_cast<std::int64_t>(matrix_numbers),
-              1.0 / std::sqrt(kMeasuredWidth));
-  const ConstView view(numbers.data(), DType::f16, kMeasuredWidth, kMeasuredWidth);
-  return static_cast<double>(matrix_numbers) /
-         median_seconds(seconds, [&](std::int64_t) { quantise_matrix(pool, type, view, levels.data()); });
+  const MeasuredWeights weights{.type = type};
+  const QuantisedLayout layout = layout_of(weights);
+  const HugeBuffer numbers(static_cast<std::size_t>(numbers_of(weights)) * 2),
+      levels(static_cast<std::size_t>(layout.bytes()));
+  fill_weights(pool, DType::f16, weights.width, numbers.data());
+  const ConstView view(numbers.data(), DType::f16, weights.width, weights.width);
+  return static_cast<double>(numbers_of(weights)) /
+         median_seconds(seconds, [&](std::int64_t) { quantise_matrix(pool, layout, view, levels.data()); });
 }
 
-std::size_t measured_matrix_bytes(DType weights) {
-  return is_quantised(weights) ? static_cast<std::size_t>(quantised_matrix(weights).bytes())
-                               : bytes_of(weights, static_cast<std::int64_t>(matrix_numbers));
+std::size_t MeasuredWeights::bytes() const {
+  return is_quantised(type) ? static_cast<std::size_t>(layout_of(*this).bytes()) : bytes_of(type, numbers_of(*this));
 }
 
-double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path, Arithmetic arithmetic, LevelTable table) {
-  const std::size_t bytes = measured_matrix_bytes(weights),
-                    count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
-  const std::size_t activations = static_cast<std::size_t>(m) * kMeasuredWidth;
+double measure_linear(ThreadPool& pool, int m, const MeasuredWeights& weights, std::size_t weight_bytes_in_rotation,
+                      double seconds, LinearPath path, Arithmetic arithmetic) {
+  const std::size_t bytes = weights.bytes(), count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
+  const std::size_t activations = static_cast<std::size_t>(m) * static_cast<std::size_t>(weights.width);
   const HugeBuffer w(bytes * count), x(activations * 4), y(activations * 4);
-  if (is_quantised(weights)) fill_quantised(pool, weights, w.data(), count);
-  else
-    fill_normal(pool, weights, w.data(), static_cast<std::int64_t>(matrix_numbers * count),
-                1.0 / std::sqrt(kMeasuredWidth));
+  if (is_quantised(weights.type)) fill_quantised(pool, weights, w.data(), count);
+  else fill_weights(pool, weights.type, weights.width, w.data(), count);
   fill_normal(pool, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
   const double time = median_seconds(seconds, [&](std::int64_t i) {
     Linear op;
-    op.x = ConstView(x.data(), DType::f32, m, kMeasuredWidth);
+    op.x = ConstView(x.data(), DType::f32, m, weights.width);
     op.weight =
-        ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
-    op.weight.group = is_quantised(weights) ? quantised_matrix(weights).group : 0;
-    op.weight.table = table;
+        ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights.type, weights.width, weights.width);
+    op.weight.group = is_quantised(weights.type) ? layout_of(weights).group : 0;
+    op.weight.table = weights.table;
     op.arithmetic = arithmetic;
-    op.out = View(y.data(), DType::f32, m, kMeasuredWidth);
+    op.out = View(y.data(), DType::f32, m, weights.width);
     linear_cpu(op, pool, path);
   });
-  return flops(m) / time;
+  return 2.0 * m * static_cast<double>(numbers_of(weights)) / time;
 }
 
 }  // namespace weft::kernels

@@ -19,17 +19,22 @@ void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int
 /// large cache flatters the result less.
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 
-constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices below
+/// The matrices whose products are measured. Numbers are normally distributed; with a table they have the same bits.
+struct MeasuredWeights {
+  DType type;
+  int width = 4096;                     ///< rows and columns
+  int group = 64;                       ///< of quantised numbers; in f8 it is 128
+  LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
 
-/// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`. Each call takes a different
-/// matrix; there are as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed;
-/// quantised ones have groups of 64, or in f8 of 128, with a table the same bits.
-double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8,
-                      LevelTable table = LevelTable::even);
-/// Weights per second that all threads quantise to `type`, from such a matrix in fp16.
+  std::size_t bytes() const;  ///< of one matrix
+};
+
+/// Flop per second of Linear with m rows against such weights. Each call takes a different matrix; there are as many as
+/// fill `weight_bytes_in_rotation`, at least 1.
+double measure_linear(ThreadPool& pool, int m, const MeasuredWeights& weights, std::size_t weight_bytes_in_rotation,
+                      double seconds, LinearPath path = LinearPath::automatic,
+                      Arithmetic arithmetic = Arithmetic::int8);
+/// Weights per second that all threads quantise to `type`, from a matrix of 4096 x 4096 in fp16.
 double measure_quantise(ThreadPool& pool, DType type, double seconds);
-/// Bytes of one of these matrices.
-std::size_t measured_matrix_bytes(DType weights);
 
 }  // namespace weft::kernels

@@ -108,7 +108,8 @@ class IntegerPass {
     if (weights.dtype != DType::i4 || kernels_.widen != nullptr) return kernels_.tile8;
     switch (weights.table) {
       case LevelTable::e2m1: return kernels_.tile_table[0];
-      case LevelTable::iq4_nl: return kernels_.tile_table[1];
+      case LevelTable::iq4_nl:
+      case LevelTable::nf4: return kernels_.tile_table[1];
       case LevelTable::even: break;
     }
     return kernels_.tile4;

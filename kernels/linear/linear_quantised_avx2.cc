@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: distance of prefetches from memory
 constexpr int kMostRows = 6;
 constexpr std::int64_t kSafeLines = 4;  // lines whose products fit 16 bits
+constexpr std::int64_t kFewLines = 2;   // of a group of 16 levels of 4 bits
 
 __m256i quad_of(const std::int8_t* x) {
   int quad;
@@ -88,7 +89,8 @@ Table load_table(const std::uint8_t* from, bool whole) {
 
 template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
   constexpr bool of_four = kLevels != Levels::eight, by_table = of_four && kLevels != Levels::four;
-  const std::int64_t lines = of_four ? t.quads / 2 : t.quads;
+  constexpr std::int64_t kQuads = of_four ? 2 : 1;  // of a line
+  const std::int64_t lines = t.quads / kQuads;
   Table table = {};
   if constexpr (by_table) table = load_table(t.table, kLevels == Levels::below_32);
   for (int half = 0; half < 2; ++half) {
@@ -102,8 +104,12 @@ template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
       const __m256 scale = halves_to_floats(weight + half * 16), minimum = halves_to_floats(weight + 32 + half * 16);
       __m256i dot[Rows];
       WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm256_setzero_si256();
-      for (std::int64_t line = 0; line < lines; line += kSafeLines, x += (of_four ? 2 : 1) * kSafeLines * Rows * kQuad)
-        add_lines<Rows, kLevels>(dot, weight + (line + 1) * kLine + half * 32, x, kSafeLines, table);
+      const char* const first = weight + kLine + half * 32;
+      if (lines < kSafeLines) add_lines<Rows, kLevels>(dot, first, x, kFewLines, table);
+      else
+        for (std::int64_t line = 0; line < lines; line += kSafeLines)
+          add_lines<Rows, kLevels>(dot, first + line * kLine, x + line * kQuads * Rows * kQuad, kSafeLines, table);
+      x += lines * kQuads * Rows * kQuad;
       WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
         const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(t.x_scale[g * Rows + i]));
         sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[i]), both, sum[i]);

@@ -20,13 +20,14 @@ namespace {
 
 constexpr int kThreads = 256, kTileRows = QuantisedLayout::kTileRows;
 constexpr int kAlong = 4, kApart = 2;  // warps of a thread block along the rows of weights, and along their columns
-constexpr int kColumns = 32;           // columns of weights at a time; the least group
+constexpr int kColumns = 32;           // columns of weights at a time
+constexpr int kLaneColumns = 8;        // of them a lane's; a group has several times as many
 static_assert(kAlong * kApart * kWarp == kThreads);
 
 struct Weights {
   const std::byte* data;
   std::int32_t tile, group;   // bytes
-  std::int32_t group_bits;    // a group has 2^group_bits times kColumns columns
+  std::int32_t group_bits;    // a group has 2^group_bits times kLaneColumns columns
   std::int32_t tiles, steps;  // steps: of kColumns columns, whole groups
   TableWords table;
 };
@@ -39,8 +40,9 @@ template <DType kType, bool kTable = false> struct Step {
   Pack<std::uint32_t, 2> scales, minima;  // of f8 the two words of the first two rows' scales, and of the others'
 
   __device__ void load(const Weights& w, const std::byte* tile, int step, int quad, int part) {
-    const std::byte* const group = tile + (step >> w.group_bits) * w.group;
-    const int line = ((step & ((1 << w.group_bits) - 1)) * 4 + part) * kLines;
+    const int column = step * (kColumns / kLaneColumns) + part;  // in kLaneColumns
+    const std::byte* const group = tile + (column >> w.group_bits) * w.group;
+    const int line = (column & ((1 << w.group_bits) - 1)) * kLines;
     const auto* const header = reinterpret_cast<const std::uint32_t*>(group);
     if constexpr (kType == DType::f8) {
       const auto four = load_pack<4>(header + quad * 4);
@@ -191,11 +193,11 @@ template <class F> void with_eights(std::int64_t rows, const F& f) {
 bool multiply_packed(const Linear& op, CudaStream& stream) {
   const QuantisedLayout layout = QuantisedLayout::of(op.weight);
   const std::int64_t rows = op.x.rows, padded = layout.groups() * layout.group, cols = layout.tiles() * kTileRows;
-  if (rows > kPackedRows || stream.batch_invariant()) return false;
+  if (rows > kPackedRows || padded % kColumns != 0 || stream.batch_invariant()) return false;
   const Weights weights{.data = op.weight.as<std::byte>(),
                         .tile = static_cast<std::int32_t>(layout.tile_bytes()),
                         .group = static_cast<std::int32_t>(layout.group_bytes()),
-                        .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kColumns)),
+                        .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kLaneColumns)),
                         .tiles = static_cast<std::int32_t>(layout.tiles()),
                         .steps = static_cast<std::int32_t>(padded / kColumns),
                         .table = table_words(layout.table)};

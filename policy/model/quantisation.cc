@@ -205,7 +205,7 @@ constexpr std::int64_t kWithHead = 3;    // the version of copies in which the h
 LevelTable table_named(Part& fields, const char* key, const std::string& name) {
   for (const LevelTable table : kLevelTableKinds)
     if (name == name_of(table)) return table;
-  fields.refuse_field(key, "even, e2m1 or iq4_nl");
+  fields.refuse_field(key, "even, e2m1, iq4_nl or nf4");
 }
 
 DType level_type(Part& fields, const char* key) {
@@ -219,8 +219,8 @@ Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
   const auto version = fields.integer("version", 1, kWithHead);
   found.dtype = level_type(fields, "dtype");
-  found.group = static_cast<int>(fields.integer("group_size", 32, 128));
-  if (found.group % 32 != 0 || found.group == 96) fields.refuse_field("group_size", "32, 64 or 128");
+  found.group = static_cast<int>(fields.integer("group_size", 1, 1 << 20));
+  if (!is_group_size(found.group)) fields.refuse_field("group_size", kGroupSizes);
   found.uniform = fields.flag("uniform", false);
   found.plain = read_names(fields, "modules_to_not_convert");
   found.int8 = read_names(fields, "modules_in_int8");

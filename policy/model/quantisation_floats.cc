@@ -18,8 +18,7 @@ Quantisation of_float8() {
   return {.packing = Packing::fp8, .dtype = DType::f8, .group = kWholeRowGroup, .uniform = true};
 }
 
-/// Numbers that no levels of Weft can hold; they are computed with as floats.
-Quantisation as_numbers(Packing packing) { return {.packing = packing}; }
+Quantisation nvfp4() { return {.packing = Packing::nvfp4, .dtype = DType::i4, .group = 16, .uniform = true}; }
 
 /// Reads "weight_block_size" or "block_structure": the sizes of the blocks that share a scale.
 void read_block_size(Part& fields, const std::string& key) {
@@ -63,7 +62,7 @@ Quantisation read_fp4(Part& fields) {
       weights.unread("group_size", std::to_string(group_size));
     if (!weights.flag("symmetric", true)) weights.unread("symmetric", "true");
   });
-  return mx ? mxfp4() : as_numbers(Packing::nvfp4);
+  return mx ? mxfp4() : nvfp4();
 }
 
 Quantisation read_modelopt(Part& fields) {
@@ -73,7 +72,7 @@ Quantisation read_modelopt(Part& fields) {
   if (method != "nvfp4" && method != "w4a16_nvfp4")
     part.unread("quant_algo", "NVFP4, W4A16_NVFP4, FP8 or FP8_PER_CHANNEL_PER_TOKEN");
   if (!part.absent("group_size") && part.integer("group_size", -1, 1 << 20) != 16) part.unread("group_size", "16");
-  return as_numbers(Packing::nvfp4);
+  return nvfp4();
 }
 
 Quantisation read_bitsandbytes(Part& fields) {
@@ -86,7 +85,8 @@ Quantisation read_bitsandbytes(Part& fields) {
             .uniform = true};
   }
   if (!fields.flag("load_in_4bit", false)) fields.unread("load_in_4bit", "true, or load_in_8bit");
-  return as_numbers(Packing::bitsandbytes);
+  if (fields.word("bnb_4bit_quant_type", "fp4") != "nf4") return {.packing = Packing::bitsandbytes};
+  return {.packing = Packing::bitsandbytes, .dtype = DType::i4, .group = 64, .uniform = true};
 }
 
 Quantisation mxfp4() { return {.packing = Packing::mxfp4, .dtype = DType::i4, .group = 32, .uniform = true}; }

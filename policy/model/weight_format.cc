@@ -55,8 +55,9 @@ Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std:
 
 void set_group(WeightFormat& format, std::int64_t group, const std::string& where) {
   const bool only_one = format.dtype == DType::f8;
-  if (only_one ? group != kFloat8Group : group != 32 && group != 64 && group != 128)
-    throw UsageError(where + " must be " + (only_one ? "128 numbers for weights of float8" : "32, 64 or 128 numbers") +
+  if (only_one ? group != kFloat8Group : !is_group_size(group))
+    throw UsageError(where + " must be " +
+                     (only_one ? "128 numbers for weights of float8" : std::string(kGroupSizes) + " numbers") +
                      ", got " + std::to_string(group));
   format.group = static_cast<int>(group);
 }

@@ -34,7 +34,7 @@ std::optional<WeightFormat> weight_format_from_text(std::string_view name, const
 std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights);
 /// The same, but throws UsageError.
 Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where);
-/// Gives a quantised format groups of 32, 64 or 128; float8 has only the last. Throws UsageError.
+/// Gives a quantised format groups of 16, 32, 64 or 128; float8 has only the last. Throws UsageError.
 void set_group(WeightFormat& format, std::int64_t group, const std::string& where);
 /// "float16", "int4 in groups of 64, int8 arithmetic"
 std::string to_text(const WeightFormat& format);

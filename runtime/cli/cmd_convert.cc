@@ -57,7 +57,7 @@ void add_convert(CLI::App& app, Command& chosen) {
                    "and only Weft reads the copy")
       ->capture_default_str();
   command->add_option("--weight-group", flags->weight_group,
-                      "Group size for int8 and int4: 32, 64 (default) or 128 numbers of a row share a scale");
+                      "Group size for int8 and int4: 16, 32, 64 (default) or 128 numbers of a row share a scale");
   command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp);
   command->callback(
       [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });

@@ -103,7 +103,7 @@ void PolicyFlags::add_to(CLI::App& app) {
       ->excludes(dtype)
       ->group("Policy");
   app.add_option("--weight-group", weight_group,
-                 "Group size for int8 and int4 weights: 32, 64 (default) or 128 numbers of a row share a scale")
+                 "Group size for int8 and int4 weights: 16, 32, 64 (default) or 128 numbers of a row share a scale")
       ->group("Policy");
   app.add_option(
          "--weight-arithmetic", weight_arithmetic,

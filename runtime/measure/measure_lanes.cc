@@ -57,6 +57,54 @@ ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
           {"read_max", rates.back()}};
 }
 
+/// Rows and columns of matrices: those of a large model, and of SmolLM2-135M.
+constexpr int kWide = 4096, kNarrow = 576;
+
+/// Rates of `rows` rows with weights of each format, beside the bound that reading them from DRAM sets.
+void measure_products(kernels::ThreadPool& pool, int width, int rows, double dram, const LaneSizes& sizes,
+                      ordered_json& report) {
+  const auto measure = [&](const kernels::MeasuredWeights& weights, Arithmetic arithmetic) {
+    return kernels::measure_linear(pool, rows, weights, sizes.bytes, sizes.seconds, kernels::LinearPath::automatic,
+                                   arithmetic);
+  };
+  const auto cell = [&](const std::string& format) -> ordered_json& {
+    return policy::object_at(report, "linear_" + format + "_" + std::to_string(width))[std::to_string(rows)];
+  };
+  const auto of_bound = [&](double flops, const kernels::MeasuredWeights& weights) {
+    return flops / (2.0 * rows * width * width) * double(weights.bytes()) / dram;
+  };
+  const kernels::MeasuredWeights halves{.type = DType::f16, .width = width}, pairs{.type = DType::bf16, .width = width},
+      float8{.type = DType::f8, .width = width};
+  const double flops = measure(halves, Arithmetic::exact);
+  cell("f16") = {{"flop_per_second", flops}, {"of_dram_bound", of_bound(flops, halves)}};
+  if (kernels::multiplies_bf16()) {
+    const double found = measure(pairs, Arithmetic::bfloat16);
+    cell("bfloat16") = {
+        {"flop_per_second", found}, {"of_dram_bound", of_bound(found, pairs)}, {"of_f16", found / flops}};
+  }
+  const double floats = measure(float8, Arithmetic::exact);
+  cell("float8") = {
+      {"flop_per_second", floats}, {"of_dram_bound", of_bound(floats, float8)}, {"of_f16", floats / flops}};
+  struct Levels {
+    const char* name;
+    DType type;
+    int group = 64;
+    LevelTable table = LevelTable::even;
+  };
+  for (const Levels& levels :
+       {Levels{"int8", DType::i8}, Levels{"int4", DType::i4}, Levels{"int4_mxfp4", DType::i4, 32, LevelTable::e2m1},
+        Levels{"int4_nvfp4", DType::i4, 16, LevelTable::e2m1}, Levels{"int4_nf4", DType::i4, 64, LevelTable::nf4},
+        Levels{"int4_iq4_nl", DType::i4, 32, LevelTable::iq4_nl}}) {
+    const kernels::MeasuredWeights weights{levels.type, width, levels.group, levels.table};
+    const double integer = measure(weights, Arithmetic::int8), exact = measure(weights, Arithmetic::exact);
+    cell(levels.name) = {{"flop_per_second", integer},
+                         {"of_dram_bound", of_bound(integer, weights)},
+                         {"of_f16", integer / flops},
+                         {"exact_flop_per_second", exact},
+                         {"exact_of_f16", exact / flops}};
+  }
+}
+
 ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes) {
   const int threads = machine.threads > 0 ? machine.threads : static_cast<int>(std::thread::hardware_concurrency());
   kernels::ThreadPool pool(threads);
@@ -65,41 +113,8 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
   report["disk"] = measure_disk(machine, sizes.bytes);
   const double dram = kernels::measure_dram_read(pool, sizes.bytes, sizes.seconds);
   report["dram_read_bytes_per_second"] = dram;
-  for (const int rows : {1, 8, 32, 256, 512}) {
-    const double flops = kernels::measure_linear(pool, rows, DType::f16, sizes.bytes, sizes.seconds);
-    ordered_json& cell = policy::object_at(report, "linear_f16_4096")[std::to_string(rows)];
-    cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
-    if (kernels::multiplies_bf16()) {
-      const double pairs = kernels::measure_linear(pool, rows, DType::bf16, sizes.bytes, sizes.seconds,
-                                                   kernels::LinearPath::automatic, Arithmetic::bfloat16);
-      policy::object_at(report, "linear_bfloat16_4096")[std::to_string(rows)] = {
-          {"flop_per_second", pairs}, {"of_dram_bound", pairs / (dram * rows)}, {"of_f16", pairs / flops}};
-    }
-    const double float8 = kernels::measure_linear(pool, rows, DType::f8, sizes.bytes, sizes.seconds);
-    policy::object_at(report, "linear_float8_4096")[std::to_string(rows)] = {
-        {"flop_per_second", float8},
-        {"of_dram_bound", float8 / (dram * rows) / 2 * double(kernels::measured_matrix_bytes(DType::f8)) /
-                              (double(kernels::kMeasuredWidth) * double(kernels::kMeasuredWidth))},
-        {"of_f16", float8 / flops}};
-    for (const auto& [type, table] :
-         {std::pair{DType::i8, LevelTable::even}, std::pair{DType::i4, LevelTable::even},
-          std::pair{DType::i4, LevelTable::e2m1}, std::pair{DType::i4, LevelTable::iq4_nl}}) {
-      const auto measure = [&](Arithmetic arithmetic) {
-        return kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds, kernels::LinearPath::automatic,
-                                       arithmetic, table);
-      };
-      const double integer = measure(Arithmetic::int8), exact = measure(Arithmetic::exact);
-      const double width = double(kernels::kMeasuredWidth), bytes = double(kernels::measured_matrix_bytes(type));
-      const std::string by_table = table == LevelTable::even ? "" : std::string("_") + name_of(table);
-      const std::string name = std::string("linear_") + name_of(type) + by_table + "_4096";
-      policy::object_at(report, name)[std::to_string(rows)] = {
-          {"flop_per_second", integer},
-          {"of_dram_bound", integer / (dram * rows) * bytes / (2 * width * width)},
-          {"of_f16", integer / flops},
-          {"exact_flop_per_second", exact},
-          {"exact_of_f16", exact / flops}};
-    }
-  }
+  for (const int rows : {1, 8, 32, 256, 512}) measure_products(pool, kWide, rows, dram, sizes, report);
+  for (const int rows : {1, 8, 32}) measure_products(pool, kNarrow, rows, dram, sizes, report);
   for (const DType type : {DType::i8, DType::i4})
     policy::object_at(report, "quantised_weights_per_second")[name_of(type)] =
         kernels::measure_quantise(pool, type, sizes.seconds);

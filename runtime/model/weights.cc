@@ -307,7 +307,9 @@ std::vector<std::string> Weights::changed_levels() const {
       const StoredForm& form = tensor.matrix->form();
       if (keeps_levels(tensor) && form.exact) continue;
       const std::string name = name_of(tensor.dtype);
-      forms[keeps_levels(tensor) ? "keeps its levels, with scales and minima rounded to float16"
+      forms[keeps_levels(tensor) && form.table == LevelTable::nf4
+                ? "keeps its levels, with scales rounded to float16 and the table's numbers to 8 bits"
+            : keeps_levels(tensor) ? "keeps its levels, with scales and minima rounded to float16"
             : is_quantised(tensor.dtype)
                 ? "is quantised anew to " + name + " in groups of " + std::to_string(tensor.group)
             : tensor.dtype == DType::f32 ? "is unpacked to float32, exactly"

@@ -1,7 +1,8 @@
 // runtime/stored/bitsandbytes_matrix.cc: matrices as bitsandbytes stores them.
 //
 // With 4 bits (NF4, FP4) all numbers of a matrix, row after row, are cut into blocks. A number is that of a table for
-// its level, times the largest of its block. NAME (two levels to a byte, the first in its high half) is [bytes, 1] of
+// its level, times the largest of its block. Levels of NF4 are kept (LevelTable::nf4) where rows are whole groups of
+// Weft's; FP4's numbers are taken as floats. NAME (two levels to a byte, the first in its high half) is [bytes, 1] of
 // bytes, or of another type with as many bytes in all. Next to it lie
 //
 //   NAME.quant_state.bitsandbytes__nf4 (or __fp4)  a JSON object: "shape", "blocksize" and so on
@@ -19,6 +20,7 @@
 #include <optional>
 
 #include "kernels/error.h"
+#include "kernels/quantised.h"
 #include "policy/base/json.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
@@ -32,10 +34,11 @@ using policy::Quantisation;
 constexpr std::uint64_t kLargestState = 4096;
 constexpr std::int64_t kLargestBlock = 1 << 20;
 constexpr int kSignedZero = 128, kLargestByte = 127;
-constexpr int kWholeRowGroup = 128;
+constexpr int kWholeRowGroup = 128, kTableGroup = 64;
+constexpr float kRounds = 0.51F;  // by which a level of 8 bits may be off what it stands for
 
 bool has_table(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
-  return how.packing == Quantisation::Packing::bitsandbytes && !how.keeps_levels() && name.ends_with(".weight") &&
+  return how.packing == Quantisation::Packing::bitsandbytes && how.dtype != DType::i8 && name.ends_with(".weight") &&
          checkpoint.find(name);
 }
 
@@ -76,12 +79,20 @@ std::int64_t parts(std::int64_t count, std::int64_t size) { return (count + size
 class TableLevels : public StoredMatrix {
  public:
   TableLevels(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols)
-      : StoredMatrix(name, rows, cols, {.type = DType::f32, .name = "bitsandbytes"}), checkpoint_(checkpoint),
-        levels_(*checkpoint.find(name)), largest_(*checkpoint.find(name + ".absmax")),
-        state_(read_state(checkpoint, *state_of(checkpoint, name), rows, cols)) {}
+      : TableLevels(checkpoint, name, rows, cols, read_state(checkpoint, *state_of(checkpoint, name), rows, cols)) {}
 
-  void read_levels(std::int64_t, std::int64_t, StoredLevels&) const override {
-    refuse_tensor(checkpoint_, levels_, "has no levels");  // form() says so
+  void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
+    const std::int64_t first = first_row * cols(), end = first + rows * cols();
+    const std::int64_t first_block = first / state_.block;
+    const std::vector<float> largest = read_largest(first_block, end, 1);
+    to.levels = read_packed(first, end);
+    to.scales.clear(), to.minima.clear();
+    for (std::int64_t i = first; i < end; i += kTableGroup) {
+      // Rounded first, so that the level of 0 stays 0.
+      const float most = largest[static_cast<std::size_t>(i / state_.block - first_block)];
+      const auto scale = static_cast<float>(f16(most / kLargestByte));
+      to.scales.push_back(scale), to.minima.push_back(-kSignedZero * scale);
+    }
   }
 
   void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
@@ -90,22 +101,45 @@ class TableLevels : public StoredMatrix {
     const float most = std::abs(
         *std::max_element(table.begin(), table.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
     const std::int64_t first_block = first / state_.block;
-    const std::vector<float> largest = read_largest(first_block, parts(end, state_.block) - first_block);
-    const std::vector<std::byte> pairs = read_bytes(checkpoint_, levels_, first / 2, parts(end, 2) - first / 2);
+    const std::vector<float> largest = read_largest(first_block, end, most);
     to.clear();
     to.reserve(static_cast<std::size_t>(end - first));
-    for (std::int64_t i = first, block = first_block; i < end; ++block) {
-      const float size = largest[static_cast<std::size_t>(block - first_block)];
-      if (!std::isfinite(size * most))
-        refuse_tensor(checkpoint_, largest_, "element " + std::to_string(block) + " makes numbers that are not finite");
-      for (const std::int64_t block_end = std::min(end, (block + 1) * state_.block); i < block_end; ++i) {
-        const auto pair = static_cast<std::uint8_t>(pairs[static_cast<std::size_t>(i / 2 - first / 2)]);
-        to.push_back(table[i % 2 ? pair & 15 : pair >> 4] * size);
-      }
-    }
+    for (std::int64_t i = first; const std::uint8_t level : read_packed(first, end))
+      to.push_back(table[level] * largest[static_cast<std::size_t>(i++ / state_.block - first_block)]);
   }
 
  private:
+  TableLevels(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols, State state)
+      : StoredMatrix(name, rows, cols, form_of(checkpoint, name, cols, state)), checkpoint_(checkpoint),
+        levels_(*checkpoint.find(name)), largest_(*checkpoint.find(name + ".absmax")), state_(state) {}
+
+  static StoredForm form_of(const Checkpoint& checkpoint, const std::string& name, std::int64_t cols,
+                            const State& state) {
+    const bool whole = cols % kTableGroup == 0 && state.block % kTableGroup == 0;
+    if (!whole || !is_nf4(read_floats(checkpoint, *checkpoint.find(name + ".quant_map"), 0, 16)))
+      return {.type = DType::f32, .name = "bitsandbytes"};
+    return {.type = DType::i4, .group = kTableGroup, .table = LevelTable::nf4, .name = "bitsandbytes NF4"};
+  }
+
+  static bool is_nf4(const std::vector<float>& table) {
+    const auto& levels = level_table(LevelTable::nf4);
+    return std::equal(table.begin(), table.end(), levels.begin(), [](float number, std::uint8_t level) {
+      return std::abs(number * kLargestByte - static_cast<float>(level - kSignedZero)) < kRounds;
+    });
+  }
+
+  /// The levels of elements [first, end).
+  std::vector<std::uint8_t> read_packed(std::int64_t first, std::int64_t end) const {
+    const std::vector<std::byte> pairs = read_bytes(checkpoint_, levels_, first / 2, parts(end, 2) - first / 2);
+    std::vector<std::uint8_t> levels;
+    levels.reserve(static_cast<std::size_t>(end - first));
+    for (std::int64_t i = first; i < end; ++i) {
+      const auto pair = static_cast<std::uint8_t>(pairs[static_cast<std::size_t>(i / 2 - first / 2)]);
+      levels.push_back(i % 2 ? pair & 15 : pair >> 4);
+    }
+    return levels;
+  }
+
   const TensorInfo& part(const char* suffix) const { return *checkpoint_.find(name() + suffix); }
 
   std::vector<float> read_finite(const TensorInfo& tensor, std::int64_t first, std::int64_t count) const {
@@ -117,8 +151,19 @@ class TableLevels : public StoredMatrix {
     return numbers;
   }
 
-  /// The largest numbers of blocks.
-  std::vector<float> read_largest(std::int64_t first, std::int64_t count) const {
+  /// The largest numbers of the blocks from the first to that of the last element before `end`. Throws DataError if
+  /// `most` times one is not finite.
+  std::vector<float> read_largest(std::int64_t first_block, std::int64_t end, float most) const {
+    std::vector<float> largest = largest_of(first_block, parts(end, state_.block) - first_block);
+    for (std::size_t i = 0; i < largest.size(); ++i)
+      if (!std::isfinite(largest[i] * most))
+        refuse_tensor(checkpoint_, largest_,
+                      "element " + std::to_string(first_block + static_cast<std::int64_t>(i)) +
+                          " makes numbers that are not finite");
+    return largest;
+  }
+
+  std::vector<float> largest_of(std::int64_t first, std::int64_t count) const {
     if (!state_.nested) return read_floats(checkpoint_, largest_, first, count);
     const auto [block, offset] = *state_.nested;
     const std::vector<float> table = read_finite(part(".nested_quant_map"), 0, 256);

@@ -17,7 +17,7 @@
 //   ModelOpt            NAME [rows, cols/2]         NAME_scale [rows, cols/16]  NAME_scale_2, which multiplies
 //
 // A number is E2M1's times the group's scale, which is first multiplied, or divided, by that of the matrix; each result
-// is rounded to fp32. Weft's own groups are larger, so the numbers are taken and not levels.
+// is rounded to fp32. As levels they are MXFP4's, with scales that fp16 rounds.
 #include <algorithm>
 #include <cmath>
 
@@ -31,10 +31,22 @@ namespace {
 
 using policy::Quantisation;
 
+constexpr int kZero = 16;  // what the levels of 0 stand for
+
 /// Twice number `i` of packed numbers.
 float twice(const std::vector<std::byte>& pairs, std::size_t i) {
   const auto pair = static_cast<std::uint8_t>(pairs[i / 2]);
   return static_cast<float>(kTwiceE2M1[i % 2 ? pair >> 4 : pair & 15]);
+}
+
+/// The levels of packed numbers.
+void unpack(const std::vector<std::byte>& pairs, std::vector<std::uint8_t>& levels) {
+  levels.clear();
+  levels.reserve(pairs.size() * 2);
+  for (const std::byte byte : pairs) {
+    const auto pair = static_cast<std::uint8_t>(byte);
+    levels.push_back(pair & 15), levels.push_back(pair >> 4);
+  }
 }
 
 /// Throws CheckpointError unless rows are whole groups.
@@ -47,7 +59,6 @@ void require_groups(const std::string& tensor, std::int64_t cols, std::int64_t g
 // ------------------------------------------------------------------------------------------------------------ MXFP4
 
 constexpr std::int64_t kMxGroup = 32;
-constexpr int kZero = 16;  // what the levels of 0 stand for
 
 struct Mxfp4Parts {
   std::string numbers, scales;  // their names
@@ -70,12 +81,8 @@ class Mxfp4Matrix : public StoredMatrix {
   void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
     const std::vector<std::byte> bytes = read_numbers_of(first_row, rows);
     to.scales = read_scales(first_row, rows);
-    to.levels.resize(bytes.size() * 2);
+    unpack(bytes, to.levels);
     to.minima.resize(to.scales.size());
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      const auto pair = static_cast<std::uint8_t>(bytes[i]);
-      to.levels[2 * i] = pair & 15, to.levels[2 * i + 1] = pair >> 4;
-    }
     for (std::size_t group = 0; group < to.scales.size(); ++group) {
       const auto first = to.levels.begin() + static_cast<std::ptrdiff_t>(group * kMxGroup);
       // Writers give zeros the smallest scale, which fp16 does not hold.
@@ -174,37 +181,55 @@ Nvfp4Parts nvfp4_parts(const Checkpoint& checkpoint, const std::string& name) {
 class Nvfp4Matrix : public StoredMatrix {
  public:
   Nvfp4Matrix(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols)
-      : StoredMatrix(name, rows, cols, {.type = DType::f32, .name = "NVFP4"}), checkpoint_(checkpoint),
-        numbers_(*checkpoint.find(nvfp4_parts(checkpoint, name).numbers)),
+      : StoredMatrix(name, rows, cols,
+                     {.type = DType::i4, .group = kNvGroup, .table = LevelTable::e2m1, .name = "NVFP4"}),
+        checkpoint_(checkpoint), numbers_(*checkpoint.find(nvfp4_parts(checkpoint, name).numbers)),
         scales_(*checkpoint.find(nvfp4_parts(checkpoint, name).scales)),
         of_matrix_(*checkpoint.find(nvfp4_parts(checkpoint, name).of_matrix)),
         divides_(nvfp4_parts(checkpoint, name).divides) {}
 
-  void read_levels(std::int64_t, std::int64_t, StoredLevels&) const override {
-    refuse_tensor(checkpoint_, numbers_, "has no levels");  // form() says so
-  }
-
-  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
-    const std::int64_t per_row = cols() / kNvGroup;
-    const float of_matrix = read_floats(checkpoint_, of_matrix_, 0, 1).front();
-    if (!std::isfinite(of_matrix) || of_matrix == 0)
-      refuse_tensor(checkpoint_, of_matrix_, "the scale of the matrix is 0, or not finite");
-    const auto groups = read_bytes(checkpoint_, scales_, first_row * per_row, rows * per_row);
-    const auto pairs =
-        read_bytes(checkpoint_, numbers_, first_row * per_row * (kNvGroup / 2), rows * per_row * (kNvGroup / 2));
-    to.resize(pairs.size() * 2);
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      const float stored = e4m3(static_cast<std::uint8_t>(groups[group]));
-      const float scale = divides_ ? stored / of_matrix : stored * of_matrix;
-      if (!std::isfinite(6 * scale))
-        refuse_tensor(checkpoint_, scales_,
-                      "the scale of row " + std::to_string(first_row + static_cast<std::int64_t>(group) / per_row) +
-                          ", group " + std::to_string(static_cast<std::int64_t>(group) % per_row) + " is not finite");
-      for (std::size_t i = group * kNvGroup; i < (group + 1) * kNvGroup; ++i) to[i] = twice(pairs, i) / 2 * scale;
+  void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
+    unpack(read_pairs(first_row, rows), to.levels);
+    to.scales = read_scales(first_row, rows);
+    to.minima.clear();
+    for (float& scale : to.scales) {
+      // Rounded first, so that the level of 0 stays 0. The levels stand for twice the numbers.
+      scale = static_cast<float>(f16(scale / 2));
+      to.minima.push_back(-kZero * scale);
     }
   }
 
+  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
+    const std::vector<std::byte> pairs = read_pairs(first_row, rows);
+    const std::vector<float> scales = read_scales(first_row, rows);
+    to.resize(pairs.size() * 2);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = twice(pairs, i) / 2 * scales[i / kNvGroup];
+  }
+
  private:
+  std::vector<std::byte> read_pairs(std::int64_t first_row, std::int64_t rows) const {
+    return read_bytes(checkpoint_, numbers_, first_row * groups() * (kNvGroup / 2), rows * groups() * (kNvGroup / 2));
+  }
+
+  std::vector<float> read_scales(std::int64_t first_row, std::int64_t rows) const {
+    const float of_matrix = read_floats(checkpoint_, of_matrix_, 0, 1).front();
+    if (!std::isfinite(of_matrix) || of_matrix == 0)
+      refuse_tensor(checkpoint_, of_matrix_, "the scale of the matrix is 0, or not finite");
+    std::vector<float> scales;
+    scales.reserve(static_cast<std::size_t>(rows * groups()));
+    for (const std::byte byte : read_bytes(checkpoint_, scales_, first_row * groups(), rows * groups())) {
+      const float stored = e4m3(static_cast<std::uint8_t>(byte));
+      const float scale = divides_ ? stored / of_matrix : stored * of_matrix;
+      const auto group = static_cast<std::int64_t>(scales.size());
+      if (!std::isfinite(6 * scale))
+        refuse_tensor(checkpoint_, scales_,
+                      "the scale of row " + std::to_string(first_row + group / groups()) + ", group " +
+                          std::to_string(group % groups()) + " is not finite");
+      scales.push_back(scale);
+    }
+    return scales;
+  }
+
   const Checkpoint& checkpoint_;
   const TensorInfo &numbers_, &scales_, &of_matrix_;
   bool divides_;

@@ -211,7 +211,8 @@ void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
   policy::ModelSpec untied = model;
   untied.tied_head = false, untied.head_of_embedding = model.tied_head;
   const auto head = first_with(untied, policy::Role::head);
-  if (!head) return;
+  if (!head || !matrix_format(checkpoint, how, stored_name(untied, checkpoint, *head))) return;
+  checkpoint.demand(needs_of(untied, *head, checkpoint));
   const StoredTensor stored = stored_tensor(untied, *head, checkpoint);
   if (!stored.matrix || !stored.matrix->has_levels()) return;
   const DType type = stored.matrix->form().type;

@@ -73,7 +73,7 @@ std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const
 }  // namespace
 
 TEST_CASE("float8: each number of 8 bits comes back times its scale", "[quantised]") {
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   for (const auto& [rows, cols] : {std::pair{16, 256}, {21, 150}, {1, 1}}) {
     const Matrix matrix(group, rows, cols, 5);
     CHECK(matrix.layout.bytes() == QuantisedLayout{DType::i8, group, rows, cols}.bytes());
@@ -153,7 +153,7 @@ TEST_CASE("float8 in groups that there are not, or by a table, is refused", "[ke
   ConstView view(w.data(), DType::f8, 16, 64);
   view.group = 48;
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(half)}),
-                    "unpack_weights: weight has groups of 48, wanted 32, 64 or 128");
+                    "unpack_weights: weight has groups of 48, wanted 16, 32, 64 or 128");
   view.group = 64, view.table = LevelTable::e2m1;
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(half)}),
                     "unpack_weights: weight is float8 with the table e2m1, which levels of int4 alone have");

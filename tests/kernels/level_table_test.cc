@@ -74,7 +74,7 @@ std::vector<float> product(const std::vector<float>& x, std::int64_t rows, const
   return out;
 }
 
-LevelTable any_table() { return GENERATE(LevelTable::e2m1, LevelTable::iq4_nl); }
+LevelTable any_table() { return GENERATE(LevelTable::e2m1, LevelTable::iq4_nl, LevelTable::nf4); }
 
 }  // namespace
 
@@ -88,11 +88,16 @@ TEST_CASE("level tables have the numbers of their formats", "[quantised]") {
       level_table(LevelTable::iq4_nl);  // tests/data/gguf/blocks.gguf has them as gguf's own library reads
   CHECK(std::is_sorted(iq4.begin(), iq4.end()));
   CHECK(std::set<int>(iq4.begin(), iq4.end()).size() == 16);
+  // The quantiles of a normal distribution (QLoRA, appendix E), as the paper prints them.
+  constexpr std::array<double, 16> kNf4{-1.0,   -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0,
+                                        0.0796, 0.1609,  0.2461,  0.3379,  0.4407,  0.5626,  0.7230,  1.0};
+  for (std::size_t level = 0; level < 16; ++level)
+    CHECK(std::abs(level_table(LevelTable::nf4)[level] - 128 - 127 * kNf4[level]) < 0.51);
 }
 
 TEST_CASE("linear: products by a table have the bits of those with levels of 8 bits", "[linear][quantised]") {
   const LevelTable table = any_table();
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   const Arithmetic arithmetic = GENERATE(Arithmetic::exact, Arithmetic::int8);
   CAPTURE(name_of(table), group, name_of(arithmetic));
   unsigned seed = 7;
@@ -125,7 +130,7 @@ TEST_CASE("linear: the largest levels of a table overflow nothing", "[linear][qu
 TEST_CASE("weights by a table on every place: unpacked, and few and many rows", "[kernels][quantised]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const LevelTable table = any_table();
-  const int group = GENERATE(32, 128);
+  const int group = GENERATE(16, 32, 128);
   unsigned seed = 40;
   for (const auto& [rows, out, in] :
        {std::tuple{1, 16, 64}, {8, 33, 200}, {17, 40, 264}, {40, 16, 136}, {65, 33, 136}}) {

@@ -134,7 +134,7 @@ TEST_CASE("a GPU's products take rows of 16 bits and give such, whatever follows
 TEST_CASE("linear on every place: quantised weights", "[kernels][quantised]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   unsigned seed = 90;
   for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{40, 33, 200}})
     for (const bool accumulate : {false, true}) {
@@ -176,7 +176,7 @@ TEST_CASE("weights unpacked by an op of their own are those that a product unpac
           "[kernels][quantised]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   unsigned seed = 130;
   // More rows than a GPU multiplies by weights as they lie.
   for (const Shape s : {Shape{65, 7, 5}, Shape{66, 48, 64}, Shape{65, 33, 200}, Shape{67, 16, 516}}) {
@@ -257,7 +257,7 @@ TEST_CASE("weights that are not quantised, and room of another shape or type, ar
   const Array w(place, 16, 64), half(place, 16, 64, DType::f16), narrow(place, 16, 32, DType::f16);
   ConstView view(w.data(), DType::i4, 16, 64);
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(half)}),
-                    "unpack_weights: weight has groups of 0, wanted 32, 64 or 128");
+                    "unpack_weights: weight has groups of 0, wanted 16, 32, 64 or 128");
   view.group = 64;
   CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(narrow)}),
                     "unpack_weights: out is [16, 32], weight is [16, 64]");

@@ -138,7 +138,7 @@ TEST_CASE("quantised: constant, zero, tiny and huge groups are right or refused"
 
 TEST_CASE("quantised: a tile's layout is what quantised.h says", "[quantised]") {
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   const std::int64_t rows = 21, cols = 150;
   const auto numbers = normal(static_cast<std::size_t>(rows * cols), 3);
   const Quantised q(dtype, group, rows, cols, numbers);
@@ -211,7 +211,7 @@ template <class T> std::vector<T> as(const std::vector<float>& numbers) {
 
 TEST_CASE("quantised: tiles have the levels of quantise_group with every instruction set", "[quantised]") {
   const DType dtype = GENERATE(DType::i4, DType::i8), type = GENERATE(DType::f32, DType::f16, DType::bf16);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   struct Shape {
     std::int64_t rows, cols, stride;
   };
@@ -258,7 +258,7 @@ TEST_CASE("quantised: every instruction set finds the row that cannot be quantis
 
 TEST_CASE("quantised: levels that others chose mean the same in our tiles", "[quantised]") {
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   const std::int64_t rows = GENERATE(1, 16, 21), cols = GENERATE(8, 64, 200);
   CAPTURE(name_of(dtype), group, rows, cols);
   const QuantisedLayout layout{dtype, group, rows, cols};
@@ -295,7 +295,7 @@ TEST_CASE("quantised: levels that others chose mean the same in our tiles", "[qu
 
 TEST_CASE("linear: exact products are those with the numbers that the levels mean, to the bit", "[linear][quantised]") {
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   ThreadPool pool(2);
   for (const Product& p : kProducts) {
     CAPTURE(p.m, p.n, p.k, group, name_of(dtype));
@@ -311,7 +311,7 @@ TEST_CASE("linear: exact products are those with the numbers that the levels mea
 
 TEST_CASE("linear: integer products have the same bits on every instruction set", "[linear][quantised]") {
   const DType dtype = GENERATE(DType::i4, DType::i8);
-  const int group = GENERATE(32, 64, 128);
+  const int group = GENERATE(16, 32, 64, 128);
   ThreadPool pool(2);
   for (const Product& p : kProducts) {
     CAPTURE(p.m, p.n, p.k, group, name_of(dtype));
@@ -408,9 +408,9 @@ TEST_CASE("linear: quantised weights with a strange group are refused by name", 
             .weight = ConstView(bytes.data(), DType::i4, 16, 64),
             .bias = {},
             .out = View(out.data(), DType::f32, 1, 16)};
-  for (const int group : {0, 16, 48, 256}) {
+  for (const int group : {0, 8, 48, 256}) {
     op.weight.group = group;
-    CHECK_THROWS_WITH(check(op), Catch::Contains("groups of " + std::to_string(group) + ", wanted 32, 64 or 128"));
+    CHECK_THROWS_WITH(check(op), Catch::Contains("groups of " + std::to_string(group) + ", wanted 16, 32, 64 or 128"));
   }
   op.weight.group = 64;
   CHECK_NOTHROW(check(op));

@@ -76,7 +76,7 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
       {R"({"weights":{"dtype":"float8","arithmetic":"int8"}})",
        "weights.arithmetic must be exact for weights of float8"},
       {R"({"kv":{"dtype":"float8"}})", "kv.dtype must be auto, float16, bfloat16, float32, int8 or int4"},
-      {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 32, 64 or 128"},
+      {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 16, 32, 64 or 128"},
       {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})", "weights.arithmetic must be exact or int8"},
       {R"({"weights":{"dtype":"float16","group":64}})", "weights.group: is only for the dtypes int8 and int4"},
       {R"({"weights":{"device":1,"arithmetic":"exact"}})", "weights.arithmetic: needs a dtype"},

@@ -106,8 +106,8 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   strange["head_dtype"] = "float16";
   CHECK_THROWS_WITH(read(strange), Catch::Contains("'head_dtype' must be int4, int8 or float8"));
   strange = json(written);
-  strange["level_table"] = "nf4";
-  CHECK_THROWS_WITH(read(strange), Catch::Contains("'level_table' must be even, e2m1 or iq4_nl"));
+  strange["level_table"] = "nf8";
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'level_table' must be even, e2m1, iq4_nl or nf4"));
 }
 
 TEST_CASE("weights of 8 bits with scales keep their format", "[policy]") {
@@ -155,8 +155,9 @@ TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]")
   }
   const json modelopt = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}};
   for (const json& config : {nv, modelopt}) {
-    CHECK(read(config).packing == Packing::nvfp4);
-    CHECK((read(config).foreign() && !read(config).keeps_levels()));
+    const Quantisation found = read(config);
+    CHECK((found.packing == Packing::nvfp4 && found.dtype == DType::i4 && found.group == 16 && found.uniform));
+    CHECK((found.foreign() && found.keeps_levels()));
   }
   const auto own_file = [](const char* text) {
     return policy::quantisation_from_modelopt(json::parse(text), "hf_quant_config.json");
@@ -175,7 +176,9 @@ TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]")
 
   const Quantisation nf4 = read(json::parse(R"({"quant_method":"bitsandbytes","load_in_4bit":true,
       "load_in_8bit":false,"bnb_4bit_quant_type":"nf4","bnb_4bit_use_double_quant":true})"));
-  CHECK((nf4.packing == Packing::bitsandbytes && !nf4.keeps_levels()));
+  CHECK((nf4.packing == Packing::bitsandbytes && nf4.dtype == DType::i4 && nf4.group == 64 && nf4.uniform));
+  const Quantisation fp4 = read(json::parse(R"({"quant_method":"bitsandbytes","load_in_4bit":true})"));
+  CHECK((fp4.packing == Packing::bitsandbytes && !fp4.keeps_levels()));
   const json int8 = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}, {"llm_int8_threshold", 6.0}};
   CHECK((read(int8).packing == Packing::bitsandbytes && read(int8).dtype == DType::i8 && read(int8).whole_rows));
   CHECK_THROWS_WITH(read(int8, R"({"llm_int8_has_fp16_weight":true})"),

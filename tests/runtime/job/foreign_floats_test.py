@@ -58,8 +58,9 @@ class SmallFloats(Case):
                 self.assertEqual(self.sure_answers(name, plain)[1], theirs)
 
     def test_levels_that_are_kept(self):
-        for name, dtype, group in ((MXFP4, "int4", 32), (CT_MXFP4, "int4", 32), (INT8, "int8", 128), (FP8, "float8", 128),
-                                   (CT_FP8, "float8", 128), (MODELOPT_FP8, "float8", 128)):
+        for name, dtype, group, table in ((MXFP4, "int4", 32, "e2m1"), (CT_MXFP4, "int4", 32, "e2m1"), (NVFP4, "int4", 16, "e2m1"),
+                                          (MODELOPT, "int4", 16, "e2m1"), (NF4, "int4", 64, "nf4"), (INT8, "int8", 128, None),
+                                          (FP8, "float8", 128, None), (CT_FP8, "float8", 128, None), (MODELOPT_FP8, "float8", 128, None)):
             with self.subTest(name=name):
                 wanted = self.answers(self.golden / name)
                 self.assertEqual(self.answers(self.golden / name, "--weight-dtype", dtype, "--weight-group", group), wanted)
@@ -67,27 +68,25 @@ class SmallFloats(Case):
                 self.assertEqual(self.weft.run("convert", "--model", self.golden / name, "--output", packed).returncode, 0)
                 config = json.loads((packed / "config.json").read_text())["quantization_config"]
                 self.assertEqual((config["quant_method"], config["dtype"], config["group_size"]), ("weft", dtype, group))
-                self.assertEqual(config.get("level_table"), "e2m1" if dtype == "int4" else None)
+                self.assertEqual(config.get("level_table"), table)
                 self.assertEqual(self.answers(packed, "--percent", 0, 0, 100, 0, 100, 0), wanted)
-        # As the levels of 8 bits that they stand for.
-        self.assertEqual(self.answers(self.golden / MXFP4, "--weight-dtype", "int8", "--weight-group", 32),
-                         self.answers(self.golden / MXFP4))
+                if table:  # as the levels of 8 bits that they stand for
+                    self.assertEqual(self.answers(self.golden / name, "--weight-dtype", "int8", "--weight-group", group), wanted)
 
     def test_numbers_that_are_not(self):
-        for name in (NVFP4, MODELOPT, NF4, FP4):
-            with self.subTest(name=name):
-                wanted = self.answers(self.golden / name)
-                self.assertEqual(self.answers(self.golden / name, "--percent", 0, 0, 100, 0, 100, 0), wanted)
-                plain = self.folder / f"plain-{name}"
-                self.assertEqual(self.weft.run("convert", "--model", self.golden / name, "--output", plain).returncode, 0)
-                self.assertEqual(self.answers(plain), wanted)
-                for small in "int8", "int4":
-                    self.assertEqual(len(self.answers(self.golden / name, "--weight-dtype", small)), len(REQUESTS))
+        wanted = self.answers(self.golden / FP4)
+        self.assertEqual(self.answers(self.golden / FP4, "--percent", 0, 0, 100, 0, 100, 0), wanted)
+        plain = self.folder / "plain"
+        self.assertEqual(self.weft.run("convert", "--model", self.golden / FP4, "--output", plain).returncode, 0)
+        self.assertEqual(self.answers(plain), wanted)
+        for small in "int8", "int4":
+            self.assertEqual(len(self.answers(self.golden / FP4, "--weight-dtype", small)), len(REQUESTS))
 
     def test_inspect_says_how(self):
         for name, words in ((MXFP4, ["MXFP4, 4 bits in groups of 32: 14 matrices", "4.25 bits a number"]),
-                            (NVFP4, ["NVFP4, computed with as floats: 7 matrices", "bits a number"]),
-                            (MODELOPT, ["NVFP4", "7 matrices"]), (FP4, ["bitsandbytes", "6 matrices"]),
+                            (NVFP4, ["NVFP4, 4 bits in groups of 16: 7 matrices", "4.51 bits a number"]),
+                            (MODELOPT, ["NVFP4", "7 matrices"]), (NF4, ["bitsandbytes, 4 bits in groups of 64: 7 matrices"]),
+                            (FP4, ["bitsandbytes, computed with as floats: 6 matrices"]),
                             (INT8, ["bitsandbytes, 8 bits in whole rows"]),
                             (FP8, ["FP8, floats of 8 bits with scales: 7 matrices", "8.00 bits a number"]),
                             (CT_FP8, ["FP8, floats of 8 bits with scales: 6 matrices"]), (MODELOPT_FP8, ["FP8", "14 matrices"])):
@@ -96,7 +95,7 @@ class SmallFloats(Case):
             for word in words:
                 self.assertIn(word, done.stdout.decode())
         config = self.folder / "config.json"
-        shutil.copy(self.golden / NF4 / "config.json", config)
+        shutil.copy(self.golden / FP4 / "config.json", config)
         self.assertIn("quantised: bitsandbytes, computed with as floats", self.weft.run("inspect", config).stdout.decode())
 
     def test_where_modelopt_says_it(self):
@@ -117,7 +116,7 @@ class SmallFloats(Case):
     def test_plain_weights_of_which_it_is_still_said(self):
         model = self.copy(NF4)
         plain = self.folder / "plain"
-        self.assertEqual(self.weft.run("convert", "--model", model, "--output", plain).returncode, 0)
+        self.assertEqual(self.weft.run("convert", "--model", model, "--output", plain, "--weight-dtype", "bfloat16").returncode, 0)
         wanted = self.answers(plain)
         shutil.copy(model / "config.json", plain / "config.json")
         done, output = self.generate(plain)

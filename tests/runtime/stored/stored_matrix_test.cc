@@ -284,7 +284,13 @@ TEST_CASE("NVFP4 has two scales, the matrix's as a factor or a divisor", "[runti
     CHECK(std::vector(found.begin() + 32, found.begin() + 48) == std::vector<float>(16, 0.0f));
     CHECK(std::vector(found.begin() + 48, found.end()) == times(-scale, kE2M1));
     CHECK(matrix.numbers(1, 1) == std::vector(found.begin() + 32, found.end()));
-    CHECK_FALSE(matrix.matrix->has_levels());
+    const StoredForm& form = matrix.matrix->form();
+    CHECK((form.type == DType::i4 && form.group == 16 && form.table == LevelTable::e2m1 && !form.exact));
+    StoredLevels levels;
+    matrix.matrix->read_levels(0, 2, levels);
+    const auto& table = level_table(LevelTable::e2m1);
+    for (std::size_t i = 0; i < found.size(); ++i)  // fp16 holds these scales
+      CHECK(std::fma(levels.scales[i / 16], float(table[levels.levels[i]]), levels.minima[i / 16]) == found[i]);
   };
   check(stored("m.weight_packed", "m.weight_global_scale", 4, groups), 0.25f);
   check(stored("m.weight", "m.weight_scale_2", 4, groups), 4);
@@ -349,6 +355,47 @@ TEST_CASE("bitsandbytes' blocks run on from row to row", "[runtime]") {
   CHECK_THROWS_WITH(plain("{"), Contains("quant_state.bitsandbytes__nf4"));
   CHECK_THROWS_WITH(plain(state + std::string(5000, ' ')), Contains("in at most 4096 bytes"));
   CHECK_THROWS_WITH(with(state, {}), Contains("'m.weight.absmax' [4] is missing"));
+}
+
+TEST_CASE("levels of NF4 are kept where rows are whole groups, and those of other tables are not", "[runtime]") {
+  const policy::Quantisation how{
+      .packing = policy::Quantisation::Packing::bitsandbytes, .dtype = DType::i4, .group = 64, .uniform = true};
+  constexpr std::array<float, 16> kTable{
+      -1,          -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.09105004f, 0,
+      0.07958030f, 0.16093020f,  0.24611230f,  0.33791524f,  0.44070983f,  0.56261700f,  0.72295684f,  1};
+  const auto stored = [&](std::int64_t rows, std::int64_t cols, int block, bool other = false) {
+    std::string table, largest, levels(static_cast<std::size_t>(rows * cols / 2), '\0');
+    for (std::size_t i = 0; i < 16; ++i) table += bytes_of_number(other && i == 3 ? -0.4f : kTable[i]);
+    const std::int64_t blocks = (rows * cols + block - 1) / block;
+    for (std::int64_t i = 0; i < blocks; ++i) largest += bytes_of_number(127 * std::ldexp(1.0f, int(i)));
+    for (std::size_t i = 0; i < levels.size(); ++i) levels[i] = static_cast<char>((i * 7 % 16) << 4 | i * 5 % 16);
+    const std::string state = R"({"quant_type":"nf4","blocksize":)" + std::to_string(block) + R"(,"shape":[)" +
+                              std::to_string(rows) + "," + std::to_string(cols) + "]}";
+    const auto u8 = [](std::size_t count) { return "\"dtype\":\"U8\",\"shape\":[" + std::to_string(count); };
+    return Stored({{"m.weight", u8(levels.size()) + ",1]", levels},
+                   {"m.weight.quant_map", "\"dtype\":\"F32\",\"shape\":[16]", table},
+                   {"m.weight.absmax", "\"dtype\":\"F32\",\"shape\":[" + std::to_string(blocks) + "]", largest},
+                   {"m.weight.quant_state.bitsandbytes__nf4", u8(state.size()) + "]", state}},
+                  how, rows, cols);
+  };
+  for (const int block : {64, 128, 256}) {
+    const Stored matrix = stored(3, 128, block);
+    const StoredForm& form = matrix.matrix->form();
+    CHECK((form.type == DType::i4 && form.group == 64 && form.table == LevelTable::nf4 && !form.exact));
+    StoredLevels levels;
+    matrix.matrix->read_levels(1, 2, levels);
+    const std::vector<float> wanted = matrix.numbers(1, 2);
+    CHECK(levels.scales.size() == 4);
+    const auto& table = level_table(LevelTable::nf4);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const float scale = levels.scales[i / 64];  // fp16 holds it: the largest number is 127 times as much
+      CHECK(std::abs(std::fma(scale, float(table[levels.levels[i]]), levels.minima[i / 64]) - wanted[i]) <=
+            0.51f * scale);
+      CHECK((levels.levels[i] != 7 || wanted[i] == 0));
+    }
+  }
+  for (const Stored& matrix : {stored(2, 96, 64), stored(2, 128, 32), stored(2, 128, 64, true)})
+    CHECK_FALSE(matrix.matrix->has_levels());
 }
 
 TEST_CASE("bitsandbytes' rows of signed bytes keep their levels", "[runtime]") {
