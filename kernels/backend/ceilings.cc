@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/linear/linear_kernels.h"
 #include "kernels/machine/cpu_features.h"
 #include "kernels/quantised.h"
+#include "kernels/small_floats.h"
 
 namespace weft::kernels {
 namespace {
@@ -117,17 +119,24 @@ void quantise_matrix(ThreadPool& pool, const QuantisedLayout& layout, const Cons
   });
 }
 
-/// Fills `count` matrices with random numbers of 8 bits.
-void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to, std::size_t count) {
-  constexpr std::uint64_t kNoNan = 0xF7F7F7F7F7F7F7F7u;
-  pool.run(static_cast<std::int64_t>(count) * layout.tiles(), [&](std::int64_t tile, int) {
-    std::byte* out = to + tile * layout.tile_bytes();
-    for (std::int64_t at = 0; at < layout.tile_bytes(); at += 8) {
-      const std::uint64_t bits = mix(static_cast<std::uint64_t>(tile * layout.tile_bytes() + at)) & kNoNan;
-      std::memcpy(out + at, &bits, sizeof bits);
+/// Writes a matrix of 8-bit floats, those below normally distributed numbers of which the largest are near 448.
+void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to) {
+  constexpr std::int64_t rows = QuantisedLayout::kTileRows;
+  constexpr float kDeviation = 100;
+  pool.run(layout.tiles(), [&](std::int64_t tile, int) {
+    std::mt19937 random(static_cast<unsigned>(tile));
+    std::normal_distribution<float> normal(0, kDeviation);
+    std::vector<std::uint8_t> numbers(static_cast<std::size_t>(rows * layout.cols));
+    for (std::uint8_t& number : numbers) {
+      const float drawn = normal(random);
+      std::uint8_t below = 0;  // numbers without a sign ascend with their bits
+      for (int bit = 64; bit > 0; bit /= 2)
+        if (const int above = below + bit; above < 127 && e4m3(static_cast<std::uint8_t>(above)) <= std::abs(drawn))
+          below = static_cast<std::uint8_t>(above);
+      number = static_cast<std::uint8_t>(below | (drawn < 0 ? 128 : 0));
     }
-    for (std::int64_t g = 0; g < layout.groups(); ++g, out += layout.group_bytes())
-      std::fill_n(reinterpret_cast<float*>(out), QuantisedLayout::kTileRows, 0x1p-8f);
+    const std::vector<float> scales(static_cast<std::size_t>(rows * layout.groups()), 0x1p-8f);
+    pack_tile(layout, {.levels = numbers.data(), .wide_scales = scales.data()}, rows, to + tile * layout.tile_bytes());
   });
 }
 
@@ -135,10 +144,13 @@ void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to,
 void fill_quantised(ThreadPool& pool, const MeasuredWeights& weights, std::byte* to, std::size_t count) {
   const QuantisedLayout layout = layout_of(weights);
   const auto bytes = static_cast<std::size_t>(layout.bytes());
-  if (weights.type == DType::f8) return fill_float8(pool, layout, to, count);
-  std::vector<float> numbers(static_cast<std::size_t>(numbers_of(weights)));
-  fill_weights(pool, DType::f32, weights.width, reinterpret_cast<std::byte*>(numbers.data()));
-  quantise_matrix(pool, layout, ConstView(numbers.data(), DType::f32, weights.width, weights.width), to);
+  if (weights.type == DType::f8) {
+    fill_float8(pool, layout, to);
+  } else {
+    std::vector<float> numbers(static_cast<std::size_t>(numbers_of(weights)));
+    fill_weights(pool, DType::f32, weights.width, reinterpret_cast<std::byte*>(numbers.data()));
+    quantise_matrix(pool, layout, ConstView(numbers.data(), DType::f32, weights.width, weights.width), to);
+  }
   for (std::size_t i = 1; i < count; ++i) std::copy_n(to, bytes, to + i * bytes);
 }
 

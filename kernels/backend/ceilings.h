@@ -23,10 +23,11 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 struct MeasuredWeights {
   DType type;
   int width = 4096;                     ///< rows and columns
-  int group = 64;                       ///< of quantised numbers; in f8 it is 128
+  int group = 64;                       ///< numbers of a row that share a scale; in f8 it is 128
   LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
 
-  std::size_t bytes() const;  ///< of one matrix
+  /// The size of one matrix.
+  std::size_t bytes() const;
 };
 
 /// Flop per second of Linear with m rows against such weights. Each call takes a different matrix; there are as many as

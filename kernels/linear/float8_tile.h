@@ -2,9 +2,9 @@
 // type S of 8 or 16 floats, which linear_avx512.cc and linear_avx2.cc define in an unnamed namespace, as linear_math.h
 // says.
 //
-// The 8 bits become the highest of an fp32 number, which is then 2^-120 times what they stand for; the scale makes up
-// for that. So the eight smallest numbers are too small for fp32's exponent on the way, and some processors take long
-// to multiply those. They are rare: whoever stores weights so scales the largest to 448.
+// The sign, exponent and mantissa become those of an fp32 number, which is then 2^-8 times what the 8 bits stand for;
+// the scale makes up for that. The numbers below 2^-6 have exponent 0 and no leading 1, so they need a step more. They
+// are rare, as whoever stores weights so scales the largest to 448; a line without them goes without that step.
 #pragma once
 
 #include "kernels/linear/linear_kernels.h"
@@ -16,7 +16,7 @@ constexpr std::int64_t kFloat8Line = 64, kFloat8Columns = 4;  // of kernels/quan
 
 /// The scales of the rows [part * S::kWidth, ...) of a tile, for numbers as S::expand() has them.
 template <class S> typename S::V float8_scale(const std::byte* from, int part) {
-  return S::mul(S::load(reinterpret_cast<const float*>(from) + part * S::kWidth), S::all(0x1p120f));
+  return S::mul(S::load(reinterpret_cast<const float*>(from) + part * S::kWidth), S::all(0x1p8f));
 }
 
 template <class S> void unpack_float8(const Unpack& u) {

@@ -242,10 +242,22 @@ struct Float8 {
   static V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   [[gnu::always_inline]] static void expand(const std::byte* line, int half, V (&columns)[4]) {
     const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line) + half),
-                  kept = _mm256_set1_epi32(static_cast<int>(0x87F00000u));
+                  kept = _mm256_set1_epi32(static_cast<int>(0x87F00000u)), base = _mm256_set1_epi32(0x38000000);
     WEFT_UNROLLED (int j = 0; j < 4; ++j)
-      columns[j] =
-          _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(all, 24 - 8 * j), 4), kept));
+      columns[j] = _mm256_castsi256_ps(
+          _mm256_or_si256(_mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(all, 24 - 8 * j), 4), kept), base));
+    const __m256i exponents = _mm256_and_si256(all, _mm256_set1_epi8(0x78));
+    if (_mm256_movemask_epi8(_mm256_cmpeq_epi8(exponents, _mm256_setzero_si256())) != 0) [[unlikely]] {
+      WEFT_UNROLLED (int j = 0; j < 4; ++j) small(columns[j]);
+    }
+  }
+  /// Corrects numbers with exponent 0: 2^-15 (1 + m/8) becomes 2^-14 m/8.
+  [[gnu::always_inline]] static void small(V& numbers) {
+    const __m256 sign = _mm256_and_ps(numbers, _mm256_set1_ps(-0.0f));
+    const __m256i exponents = _mm256_and_si256(_mm256_castps_si256(numbers), _mm256_set1_epi32(0x07800000));
+    const __m256 corrected = _mm256_fmsub_ps(numbers, _mm256_set1_ps(2), _mm256_or_ps(sign, _mm256_set1_ps(0x1p-14f)));
+    numbers = _mm256_blendv_ps(numbers, _mm256_or_ps(corrected, sign),
+                               _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponents, _mm256_setzero_si256())));
   }
 };
 

@@ -48,10 +48,24 @@ template <bool Four, bool kTable = false> void unpack(const Unpack& u) {
 struct Float8 : Avx512 {
   static constexpr int kWidth = 16;
   [[gnu::always_inline]] static void expand(const std::byte* line, int, V (&columns)[4]) {
+    constexpr int kAndOr = 0xEA;  // a & b | c
     const __m512i all = _mm512_loadu_si512(line), kept = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
     WEFT_UNROLLED (int j = 0; j < 4; ++j)
-      columns[j] =
-          _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(all, 24 - 8 * j), 4), kept));
+      columns[j] = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+          _mm512_srai_epi32(_mm512_slli_epi32(all, 24 - 8 * j), 4), kept, _mm512_set1_epi32(0x38000000), kAndOr));
+    if (_mm512_testn_epi8_mask(all, _mm512_set1_epi8(0x78)) != 0) [[unlikely]] {
+      WEFT_UNROLLED (int j = 0; j < 4; ++j) small(columns[j]);
+    }
+  }
+  /// Corrects numbers with exponent 0: 2^-15 (1 + m/8) becomes 2^-14 m/8.
+  [[gnu::always_inline]] static void small(V& numbers) {
+    constexpr int kAndOr = 0xEA, kOrAnd = 0xF8;  // a | b & c
+    const __m512i bits = _mm512_castps_si512(numbers), sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+    const __mmask16 mask = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x07800000));
+    const __m512 one =
+        _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, sign, _mm512_set1_epi32(0x38800000), kAndOr));
+    const __m512 corrected = _mm512_mask_fmsub_ps(numbers, mask, _mm512_set1_ps(2), one);
+    numbers = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(corrected), bits, sign, kOrAnd));
   }
 };
 
