@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Weft and llama.cpp with everything in memory: TinyLlama-1.1B's shape, the same random weights on both sides, F16 and
 Q4_0 against float16 and int4, KV in 16 bits, prompts of 128 and 512 tokens, batches of 1, 8, 32 and 128. Under a memory
-limit the two race in race.py --shape tinyllama-1.1b.
+limit the two race in race.py --shape tinyllama-1.1b. --experts takes OLMoE's shape (6.9 billion weights, 64 experts of
+which a token takes 8) in Q4_0: one GGUF file of random blocks, 4 GB, that both read.
 
 Where all prompts together have more than --most-prefill tokens, decode alone is timed: llama.cpp computes one prompt for
 all sequences (-pps), and Weft begins with random keys and values (--skip-prefill). Every run is put in the record (JSON)
@@ -83,6 +84,53 @@ def write_gguf(checkpoint, file, form):
     partial.replace(file)
 
 
+def write_experts(shape, file):
+    """A GGUF file of OLMoE's architecture whose matrices are random blocks of Q4_0, those of all layers the same ones."""
+    import gguf
+    import numpy
+
+    form, vector = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.F32
+    hidden, wide, experts = shape["hidden_size"], shape["intermediate_size"], shape["num_experts"]
+    partial = file.with_suffix(".partial")
+    out = gguf.GGUFWriter(partial, "olmoe", use_temp_file=False)
+    out.add_context_length(shape["max_position_embeddings"])
+    out.add_embedding_length(hidden)
+    out.add_block_count(shape["num_hidden_layers"])
+    out.add_feed_forward_length(wide)
+    out.add_head_count(shape["num_attention_heads"])
+    out.add_head_count_kv(shape["num_key_value_heads"])
+    out.add_layer_norm_rms_eps(shape["rms_norm_eps"])
+    out.add_rope_dimension_count(hidden // shape["num_attention_heads"])
+    out.add_rope_freq_base(shape["rope_theta"])
+    out.add_expert_count(experts)
+    out.add_expert_used_count(shape["num_experts_per_tok"])
+    out.add_vocab_size(shape["vocab_size"])
+    out.add_tokenizer_model("no_vocab")
+    random = numpy.random.default_rng(1)
+
+    def matrix(*sizes):
+        blocks = random.integers(0, 256, (*sizes[:-1], sizes[-1] // 32, 18), numpy.uint8)
+        blocks[..., :2] = numpy.frombuffer(numpy.float16(0.2 / sizes[-1] ** 0.5).tobytes(), numpy.uint8)
+        return blocks.reshape(*sizes[:-1], -1)
+
+    square, table, ones = matrix(hidden, hidden), matrix(shape["vocab_size"], hidden), numpy.ones(hidden, "float32")
+    inward, outward = matrix(experts, wide, hidden), matrix(experts, hidden, wide)
+    router = random.standard_normal((experts, hidden), "float32") * 0.1
+    tensors = {"token_embd": table, "output": table, "output_norm": ones}
+    for layer in range(shape["num_hidden_layers"]):
+        parts = {f"attn_{part}": square for part in ("q", "k", "v", "output")}
+        parts |= {part: ones for part in ("attn_norm", "attn_q_norm", "attn_k_norm", "ffn_norm")}
+        parts |= {"ffn_gate_inp": router, "ffn_gate_exps": inward, "ffn_up_exps": inward, "ffn_down_exps": outward}
+        tensors |= {f"blk.{layer}.{part}": value for part, value in parts.items()}
+    for name, value in tensors.items():
+        out.add_tensor(name + ".weight", value, raw_dtype=vector if value.dtype == "float32" else form)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    partial.replace(file)
+
+
 def gguf_of(checkpoint, form):
     """The file of a checkpoint's weights, which is made if there is none."""
     file = checkpoint.parent / "gguf" / f"{checkpoint.name}-{form}.gguf"
@@ -112,22 +160,29 @@ class Race:
     def __init__(self, options):
         self.options = options
         self.deadline = time.monotonic() + 60 * options.minutes
-        shape = HERE / ("tiny-llama.json" if options.tiny else "tinyllama-1.1b.json")
-        self.checkpoint = options.work / shape.stem
-        write_checkpoint(self.checkpoint, json.loads(shape.read_text()))
+        self.file = None
+        if options.experts:
+            shape = ROOT / "configs/models/olmoe-1b-7b.json"
+            self.file = options.work / f"{shape.stem}-Q4_0.gguf"
+            if not self.file.exists():
+                write_experts(json.loads(shape.read_text()), self.file)
+        else:
+            shape = HERE / ("tiny-llama.json" if options.tiny else "tinyllama-1.1b.json")
+            self.checkpoint = options.work / shape.stem
+            write_checkpoint(self.checkpoint, json.loads(shape.read_text()))
         self.entries = json.loads(options.record.read_text()) if options.record.exists() else []
 
     def command(self, program, form, prompt, batch, shared):
         tokens = self.options.tokens
         if program == "llama.cpp":
-            return llama_command(gguf_of(self.checkpoint, form), prompt, tokens, batch, shared)
-        model = self.checkpoint
-        if form == "Q4_0":
+            return llama_command(self.file or gguf_of(self.checkpoint, form), prompt, tokens, batch, shared)
+        model = self.file or self.checkpoint
+        if form == "Q4_0" and not self.file:
             model = model.with_name(model.name + "-int4")
             if not model.exists():
                 subprocess.run([self.options.weft, "convert", "--model", self.checkpoint, "--output", model,
                                 "--weight-dtype", "int4"], check=True)
-        command = [self.options.weft, "bench", "--model", model, "--weight-dtype", FORMATS[form], "--percent", 100, 0, 100, 0,
+        command = [self.options.weft, "bench", "--model", model, *([] if self.file else ["--weight-dtype", FORMATS[form]]), "--percent", 100, 0, 100, 0,
                    100, 0, "--gpu-batch-size", min(batch, self.options.gpu_batch), "--num-gpu-batches",
                    max(1, batch // self.options.gpu_batch), "--prompt-len", prompt, "--gen-len", tokens + 1, "--disk-dir",
                    self.options.work, "--device-memory", self.options.memory]
@@ -199,6 +254,7 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/race", help="a folder on a disk, 6 GB")
     parser.add_argument("--record", type=pathlib.Path, help="by default llama_cpp.json in --work")
     parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
+    parser.add_argument("--experts", action="store_true", help="OLMoE's shape in Q4_0")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, which shows that the script works")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="the table of a record, and nothing else")
     options = parser.parse_args()
@@ -208,12 +264,12 @@ def main():
     for program in (options.weft, BENCH):
         if not program.exists():
             sys.exit(f"llama_cpp: error: {program} is missing; --help says how it is built")
-    options.formats = options.formats.split(",")
+    options.formats = ["Q4_0"] if options.experts else options.formats.split(",")
     for form in options.formats:
         if form not in FORMATS:
             parser.error(f"no format '{form}'; there are {', '.join(FORMATS)}")
     options.work.mkdir(parents=True, exist_ok=True)
-    options.record = options.record or options.work / "llama_cpp.json"
+    options.record = options.record or options.work / ("llama_cpp_experts.json" if options.experts else "llama_cpp.json")
     race = Race(options)
     race.all()
     print(table(race.entries))
