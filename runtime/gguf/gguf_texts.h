@@ -21,6 +21,9 @@ nlohmann::ordered_json gguf_generation_config(const GgufModel& model);
 nlohmann::ordered_json gguf_tokenizer(const Gguf& gguf);
 nlohmann::ordered_json gguf_tokenizer_config(const Gguf& gguf);
 
+/// Gemma 4's "tokenizer.ggml.model". The tokens that such a file has the user define are special in the model's folder.
+inline constexpr const char* kGgufGemma4Pieces = "gemma4";
+
 /// The metadata's key for the id of a special token, such as "eos".
 inline std::string gguf_token_key(const char* name) { return std::string("tokenizer.ggml.") + name + "_token_id"; }
 

@@ -1,5 +1,6 @@
 // runtime/gguf/gguf_tokenizer.cc: a file's vocabulary as the tokenizer.json that Hugging Face's library would have for
-// it. tokenizer.ggml.model is "gpt2" for byte pairs with merges, "llama" for SentencePiece's pieces with scores.
+// it. tokenizer.ggml.model is "gpt2" for byte pairs with merges, "llama" for SentencePiece's pieces with scores,
+// "gemma4" for such pieces with merges.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -31,9 +32,11 @@ class TokenizerMaker {
 
   ordered_json make() {
     const std::string& kind = gguf_.text("tokenizer.ggml.model");
+    gemma4_ = kind == kGgufGemma4Pieces;
     if (kind == "gpt2") make_byte_pairs();
-    else if (kind == "llama") make_sentence_pieces();
-    else refuse("tokenizer.ggml.model", "is " + in_quotes(kind) + "; read are gpt2 and llama");
+    else if (kind == "llama") make_sentence_pieces(merges_by_score());
+    else if (gemma4_) make_sentence_pieces(listed_merges());
+    else refuse("tokenizer.ggml.model", "is " + in_quotes(kind) + "; read are gpt2, llama and gemma4");
     if (gguf_.boolean("tokenizer.ggml.add_eos_token", false))
       refuse("tokenizer.ggml.add_eos_token", "is true, but a prompt must not end with the token that ends texts");
     return {{"version", "1.0"},
@@ -93,8 +96,9 @@ class TokenizerMaker {
     ordered_json all = ordered_json::array();
     const std::int64_t begin = first_id();
     for (std::size_t id = 0; id < types_.size(); ++id) {
-      const bool special = types_[id] == kControl || types_[id] == kUnknown || static_cast<std::int64_t>(id) == begin;
-      if (!special && types_[id] != kUserDefined) continue;
+      const bool listed = types_[id] == kUserDefined, control = types_[id] == kControl || types_[id] == kUnknown,
+                 special = control || (listed && gemma4_) || static_cast<std::int64_t>(id) == begin;
+      if (!special && !listed) continue;
       all.push_back({{"id", id},
                      {"content", (*tokens_)[id]},
                      {"single_word", false},
@@ -106,8 +110,10 @@ class TokenizerMaker {
     return all;
   }
 
-  /// The id of the token that is put in front of texts; -1 if none is.
-  std::int64_t first_id() const { return gguf_.boolean("tokenizer.ggml.add_bos_token", begins_) ? id_of("bos") : -1; }
+  /// The id of the token that is put in front of texts; -1 if none is. Some files of Gemma 4 say that none is, wrongly.
+  std::int64_t first_id() const {
+    return gemma4_ || gguf_.boolean("tokenizer.ggml.add_bos_token", begins_) ? id_of("bos") : -1;
+  }
 
   ordered_json post_processor() const {
     const std::int64_t begin = first_id();
@@ -156,9 +162,13 @@ class TokenizerMaker {
     if (pre->nfc) normalizer_ = {{"type", "NFC"}};
     decoder_ = bytes;
     begins_ = pre->begins;
+    model_ = model(nullptr, false, pre->whole_words, listed_merges());
+  }
+
+  ordered_json listed_merges() const {
     const auto* const merges = gguf_.texts("tokenizer.ggml.merges");
     if (!merges) refuse("tokenizer.ggml.merges", "is missing, wanted a list of pairs of tokens");
-    model_ = model(nullptr, false, pre->whole_words, *merges);
+    return *merges;
   }
 
   /// All pairs of pieces that make a piece, those of the highest score first: Hugging Face's way to say which pieces
@@ -187,9 +197,9 @@ class TokenizerMaker {
     return list;
   }
 
-  void make_sentence_pieces() {
+  void make_sentence_pieces(ordered_json merges) {
     const ordered_json spaces{{"type", "Replace"}, {"pattern", text_pattern(" ")}, {"content", kSpace}};
-    const bool prefixed = gguf_.boolean("tokenizer.ggml.add_space_prefix", true);
+    const bool prefixed = gguf_.boolean("tokenizer.ggml.add_space_prefix", !gemma4_);
     if (prefixed)
       normalizer_ = {
           {"type", "Sequence"},
@@ -203,13 +213,14 @@ class TokenizerMaker {
     begins_ = true;
     const std::int64_t id = id_of("unknown");
     const ordered_json unknown_token = id < 0 ? ordered_json() : ordered_json((*tokens_)[static_cast<std::size_t>(id)]);
-    model_ = model(unknown_token, true, false, merges_by_score());
+    model_ = model(unknown_token, true, false, std::move(merges));
   }
 
   const Gguf& gguf_;
   const std::vector<std::string>* tokens_ = nullptr;
   std::vector<std::int64_t> types_;
   std::unordered_map<std::string, std::int64_t> ids_;
+  bool gemma4_ = false;
   bool begins_ = false;  // the first token is put in front unless the file says something else
   ordered_json normalizer_, pre_tokenizer_, decoder_, model_;
 };

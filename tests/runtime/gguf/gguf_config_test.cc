@@ -52,6 +52,15 @@ TEST_CASE("a GGUF model's answers end where a turn ends", "[runtime][gguf]") {
   CHECK(ends(tiny_gguf().integer("tokenizer.ggml.eos_token_id", 0).integer("tokenizer.ggml.eot_token_id", 1)) ==
         "[0,1]");
   CHECK(ends(tiny_gguf().integer("tokenizer.ggml.eot_token_id", 1)) == "1");
+  const WrittenGguf gemma4(
+      tiny_gguf()
+          .text("tokenizer.ggml.model", "gemma4")
+          .texts("tokenizer.ggml.tokens", {"<eos>", "<|turn>", "<turn|>", "<|tool_response>", "</s>"})
+          .integers("tokenizer.ggml.token_type", {3, 3, 3, 4, 1})
+          .integer("tokenizer.ggml.eos_token_id", 2)
+          .integer("tokenizer.ggml.eot_token_id", 2)
+          .bytes());
+  CHECK(gguf_generation_config(GgufModel::open(gemma4.path)).at("eos_token_id").dump() == "[2,0,3]");
 }
 
 TEST_CASE("a GGUF model's format is that of its layers' matrices", "[runtime][gguf]") {

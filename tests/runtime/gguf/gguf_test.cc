@@ -172,6 +172,30 @@ TEST_CASE("tokenizer.ggml.pre names the way in which texts are cut into words", 
   CHECK(tokenizer("deepseek-r1-qwen") == tokenizer("qwen2"));
 }
 
+TEST_CASE("a GGUF vocabulary of Gemma 4 has the pieces, merges and special tokens of its folder", "[runtime][gguf]") {
+  const WrittenGguf written(tiny_gguf()
+                                .text("tokenizer.ggml.model", "gemma4")
+                                .texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "<|channel>", "a", "\n", "\n\n"})
+                                .integers("tokenizer.ggml.token_type", {3, 3, 4, 1, 1, 1})
+                                .texts("tokenizer.ggml.merges", {"\n \n"})
+                                .integer("tokenizer.ggml.bos_token_id", 1)
+                                .integer("tokenizer.ggml.unknown_token_id", 0)
+                                .boolean("tokenizer.ggml.add_space_prefix", false)
+                                .boolean("tokenizer.ggml.add_bos_token", false)
+                                .bytes());
+  const auto tokenizer = gguf_tokenizer(written.read());
+  const auto parsed = [](const char* text) { return nlohmann::ordered_json::parse(text); };
+  CHECK(tokenizer.at("normalizer") == parsed(R"({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})"));
+  CHECK(tokenizer.at("pre_tokenizer").is_null());
+  CHECK(tokenizer.at("decoder").at("decoders").size() == 3);  // no space in front is cut off
+  CHECK(tokenizer.at("model").at("merges") == nlohmann::ordered_json::array({"\n \n"}));
+  CHECK((tokenizer.at("model").at("byte_fallback") == true && tokenizer.at("model").at("unk_token") == "<unk>"));
+  for (const auto& token : tokenizer.at("added_tokens")) CHECK(token.at("special") == true);
+  CHECK(tokenizer.at("added_tokens").size() == 3);
+  // The first token is put in front even where a file says that it is not.
+  CHECK(tokenizer.at("post_processor").at("special_tokens").contains("<bos>"));
+}
+
 TEST_CASE("vocabularies that Weft cannot use are refused by name", "[runtime][gguf]") {
   const auto refused = [](GgufFile file, const std::string& words) {
     const WrittenGguf written(file.bytes());
@@ -181,9 +205,10 @@ TEST_CASE("vocabularies that Weft cannot use are refused by name", "[runtime][gg
   const auto vocabulary = [](const std::string& kind) {
     return tiny_gguf().text("tokenizer.ggml.model", kind).texts("tokenizer.ggml.tokens", {"a", "b"});
   };
-  refused(vocabulary("bert"), "'bert'; read are gpt2 and llama");
+  refused(vocabulary("bert"), "'bert'; read are gpt2, llama and gemma4");
   refused(vocabulary("gpt2"), "'default', by which Weft cannot cut texts into words; it can by gpt-2");
   refused(vocabulary("gpt2").text("tokenizer.ggml.pre", "gpt-2"), "'tokenizer.ggml.merges' is missing");
+  refused(vocabulary("gemma4"), "'tokenizer.ggml.merges' is missing");
   refused(vocabulary("llama"), "'tokenizer.ggml.scores' is no list of 2 floats");
   refused(vocabulary("llama").integers("tokenizer.ggml.token_type", {1}), "has 1 entries");
   refused(tiny_gguf().text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", {"a", "a"}),
