@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "runtime/base/quote.h"
+#include "runtime/gguf/gguf_gemma4.h"
 #include "runtime/gguf/gguf_names.h"
 #include "runtime/gguf/gguf_texts.h"
 
@@ -53,15 +54,14 @@ class ConfigMaker {
         prefix_(std::string(architecture_.name) + "."), family_(architecture_.model_type) {}
 
   ordered_json make() {
+    if (is_gemma4()) check_gguf_gemma4(gguf_);
     refuse_others();
     const GgufTensor* const embedding = model_.tensor("token_embd.weight");
     if (!embedding || embedding->shape.size() != 2)
       gguf_.refuse(GgufFault::bad_tensor, "has no matrix 'token_embd.weight', so it holds no model");
     heads_ = integer("attention.head_count"), hidden_ = integer("embedding_length"),
     layers_ = gguf_layers(gguf_, architecture_);
-    head_dim_ = gguf_.integer(key("attention.key_length"), 1, kLargest, std::max<std::int64_t>(1, hidden_ / heads_));
-    if (gguf_.integer(key("attention.value_length"), 1, kLargest, head_dim_) != head_dim_)
-      gguf_.refuse(GgufFault::bad_metadata, "has values of another length than keys, which is not read");
+    head_dim_ = is_gemma4() ? gguf_gemma4_head(gguf_) : head_dim();
     config_ = {{"architectures", {architecture_.class_name}},
                {"model_type", family_},
                {"torch_dtype", name_of(float_type(model_))},
@@ -70,17 +70,18 @@ class ConfigMaker {
                {"intermediate_size", integer("feed_forward_length")},
                {"num_hidden_layers", layers_},
                {"num_attention_heads", heads_},
-               {"num_key_value_heads", gguf_.integer(key("attention.head_count_kv"), 1, kLargest, heads_)},
+               {"num_key_value_heads", kv_heads()},
                {"head_dim", head_dim_},
                {"max_position_embeddings", integer("context_length")},
                {"vocab_size", embedding->shape[0]},
                {norm_key(), shortest(number(architecture_.layer_norm ? "attention.layer_norm_epsilon"
                                                                      : "attention.layer_norm_rms_epsilon"))},
                {"tie_word_embeddings", !model_.tensor("output.weight")}};
-    add_rotary();
+    if (!is_gemma4()) add_rotary();
     if (architecture_.windows) add_windows();
     if (architecture_.scales) add_scales();
-    if (architecture_.experts) add_experts();
+    if (is_gemma4()) add_gguf_gemma4(model_, config_);
+    else if (architecture_.experts) add_experts();
     if (family_ == "gemma2" || family_ == "gemma3_text") add_gemma();
     if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
     if (is_cohere()) config_["logit_scale"] = shortest(number("logit_scale"));
@@ -95,6 +96,18 @@ class ConfigMaker {
   std::int64_t integer(const char* rest) const { return gguf_.integer(key(rest), 1, kLargest); }
   double number(const char* rest) const { return gguf_.number(key(rest)); }
   double number(const char* rest, double fallback) const { return has(rest) ? shortest(number(rest)) : fallback; }
+
+  bool is_gemma4() const { return family_ == "gemma4_text"; }
+  std::int64_t kv_heads() const {  // add_gguf_gemma4() sets those of Gemma 4
+    return is_gemma4() ? heads_ : gguf_.integer(key("attention.head_count_kv"), 1, kLargest, heads_);
+  }
+  std::int64_t head_dim() const {
+    const std::int64_t own = std::max<std::int64_t>(1, hidden_ / heads_),
+                       keys = gguf_.integer(key("attention.key_length"), 1, kLargest, own);
+    if (gguf_.integer(key("attention.value_length"), 1, kLargest, keys) != keys)
+      gguf_.refuse(GgufFault::bad_metadata, "has values of another length than keys, which is not read");
+    return keys;
+  }
 
   const char* activation() const {
     if (family_ == "arcee" || family_ == "nemotron") return "relu2";
@@ -142,7 +155,7 @@ class ConfigMaker {
     refuse_unless(architecture_.windows, {"attention.sliding_window"});
     refuse_unless(architecture_.full_every > 0, {"attention.sliding_window_pattern", "rope.freq_base_swa"});
     refuse_unless(family_ == "gemma2", {"attn_logit_softcapping"});
-    refuse_unless(family_ == "gemma2" || family_ == "gemma3_text", {"final_logit_softcapping"});
+    refuse_unless(family_ == "gemma2" || family_ == "gemma3_text" || is_gemma4(), {"final_logit_softcapping"});
     if (architecture_.experts) check_gating();
   }
   bool is_cohere() const { return family_ == "cohere" || family_ == "cohere2"; }
@@ -262,12 +275,7 @@ class ConfigMaker {
       gguf_.refuse(GgufFault::bad_metadata, "rotates " + std::to_string(dims) + " of the " + std::to_string(head_dim_) +
                                                 " numbers of a head, wanted " +
                                                 (architecture_.turns_part ? "at most all" : "all"));
-    if (architecture_.turns_part) {
-      double share = static_cast<double>(dims) / static_cast<double>(head_dim_);
-      // The share times the head's numbers is cut to a whole number.
-      if (static_cast<std::int64_t>(static_cast<double>(head_dim_) * share) < dims) share = std::nextafter(share, 2.0);
-      config_["partial_rotary_factor"] = share;
-    }
+    if (architecture_.turns_part) config_["partial_rotary_factor"] = gguf_rotary_share(dims, head_dim_);
     ordered_json scaling;
     if (const auto divisors = model_.factors.find(kGgufDivisors); divisors != model_.factors.end())
       scaling = llama3_scaling(divisors->second, base, dims);
@@ -306,7 +314,8 @@ class ConfigMaker {
     for (const bool slides : sliding_layers())
       types.push_back(slides && window > 0 ? "sliding_attention" : "full_attention");
     config_["layer_types"] = std::move(types);
-    if (family_ != "gemma3_text" && number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
+    if (family_ != "gemma3_text" && !is_gemma4() &&
+        number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
       refuse_key(key("rope.freq_base_swa"));
   }
 

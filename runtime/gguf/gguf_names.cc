@@ -13,6 +13,7 @@ namespace {
 using namespace gguf_parts;
 constexpr unsigned kLlamaParts = kInputNorms | kQkv | kGateUp;
 constexpr unsigned kOlmoParts = kOlmo2Norms | kQkv | kHeadNorms | kGateUp;
+constexpr unsigned kGemma4Parts = kGemmaNorms | kQkv | kHeadNorms | kGateUp | kLayerScale;
 constexpr unsigned kSparseParts = kInputNorms | kQkv | kRouter | kExperts;
 
 constexpr std::array kArchitectures{
@@ -44,6 +45,12 @@ constexpr std::array kArchitectures{
                      .class_name = "Gemma3ForCausalLM",
                      .parts = kGemmaNorms | kQkv | kHeadNorms | kGateUp,
                      .plus_one = true,
+                     .windows = true,
+                     .full_every = 6},
+    GgufArchitecture{.name = "gemma4",
+                     .model_type = "gemma4_text",
+                     .class_name = "Gemma4ForCausalLM",
+                     .parts = kGemma4Parts,
                      .windows = true,
                      .full_every = 6},
     GgufArchitecture{.name = "phi3",
@@ -200,6 +207,14 @@ constexpr GgufArchitecture kMixtral{.name = "llama",
                                     .parts = kInputNorms | kQkv | kMixtralRouter | kMixtralExperts,
                                     .pairs = true,
                                     .experts = "num_local_experts"};
+/// With experts the files of Gemma 4 have more tensors.
+constexpr GgufArchitecture kGemma4Mixture{.name = "gemma4",
+                                          .model_type = "gemma4_text",
+                                          .class_name = "Gemma4ForCausalLM",
+                                          .parts = kGemma4Parts | kGemma4Experts,
+                                          .windows = true,
+                                          .full_every = 6,
+                                          .experts = "num_experts"};
 /// With sliding windows the files of OLMo 2 are those of OLMo 3.
 constexpr GgufArchitecture kOlmo3{.name = "olmo2",
                                   .model_type = "olmo3",
@@ -277,6 +292,17 @@ constexpr std::array kLayer{
     LayerName{"ffn_gate_exps.bias", "mlp.experts.*.gate_proj.bias", kGptOss},
     LayerName{"ffn_up_exps.bias", "mlp.experts.*.up_proj.bias", kGptOss},
     LayerName{"ffn_down_exps.bias", "mlp.experts.*.down_proj.bias", kGptOss},
+    LayerName{"layer_output_scale.weight", "layer_scalar", kLayerScale},
+    LayerName{"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", kGemma4Experts},
+    LayerName{"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", kGemma4Experts},
+    LayerName{"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", kGemma4Experts},
+    LayerName{"ffn_gate_inp.weight", "router.proj.weight", kGemma4Experts},
+    LayerName{"ffn_gate_inp.scale", "router.scale", kGemma4Experts},
+    LayerName{"ffn_gate_up_exps.weight", "experts.gate_up_proj", kGemma4Experts},
+    LayerName{"ffn_gate_exps.weight", "experts.*.gate_proj.weight", kGemma4Experts},
+    LayerName{"ffn_up_exps.weight", "experts.*.up_proj.weight", kGemma4Experts},
+    LayerName{"ffn_down_exps.weight", "experts.*.down_proj.weight", kGemma4Experts},
+    LayerName{"ffn_down_exps.scale", "router.per_expert_scale", kGemma4Experts},
     LayerName{"attn_q_norm.weight", "self_attn.q_norm.weight", kHeadNorms},
     LayerName{"attn_k_norm.weight", "self_attn.k_norm.weight", kHeadNorms},
 };
@@ -300,8 +326,10 @@ std::int64_t rows_of_head(const Gguf& gguf, const GgufArchitecture& architecture
 const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
   const std::string& name = gguf.text("general.architecture");
   if (name == kOlmo3.name && gguf_window(gguf, kOlmo3) > 0) return kOlmo3;
-  if (name == kMixtral.name && gguf.integer("llama.expert_count", 0, std::numeric_limits<std::int32_t>::max(), 0) > 0)
-    return kMixtral;
+  for (const GgufArchitecture* const mixture : {&kMixtral, &kGemma4Mixture})
+    if (name == mixture->name &&
+        gguf.integer(name + ".expert_count", 0, std::numeric_limits<std::int32_t>::max(), 0) > 0)
+      return *mixture;
   std::string known;
   for (const GgufArchitecture& architecture : kArchitectures) {
     if (name == architecture.name) return architecture;

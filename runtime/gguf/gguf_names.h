@@ -25,6 +25,8 @@ inline constexpr unsigned kFirstNorm = 1 << 22;    ///< the only one, before bot
 inline constexpr unsigned kNormBias = 1 << 23, kOutputBias = 1 << 24;
 inline constexpr unsigned kStarcoder = 1 << 25;                            ///< its mlp
 inline constexpr unsigned kHunyuanNorms = 1 << 26, kHunyuanMoe = 1 << 27;  ///< norms of heads; router and shared expert
+inline constexpr unsigned kLayerScale = 1 << 28,
+                          kGemma4Experts = 1 << 29;  ///< experts, their router and scales, norms beside the mlp's
 }  // namespace gguf_parts
 
 /// A family of models as GGUF names it.

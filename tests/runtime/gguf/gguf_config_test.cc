@@ -22,6 +22,35 @@ nlohmann::ordered_json config_of(const GgufFile& file) {
   return gguf_config(GgufModel::open(written.path));
 }
 
+/// A tiny Gemma 4: a layer with a window, and one without, which takes keys for values. The keys in `without`, or its
+/// divisors, are not there.
+GgufFile tiny_gemma4(std::string_view without = "", float stays = 1e30f) {
+  GgufFile file;
+  const auto has = [&](std::string_view key) {
+    return (" " + std::string(without) + " ").find(" " + std::string(key) + " ") == std::string::npos;
+  };
+  const auto add = [&](std::string_view key, std::uint32_t value) {
+    if (has(key)) file.integer("gemma4." + std::string(key), value);
+  };
+  file.text("general.architecture", "gemma4")
+      .number("gemma4.attention.layer_norm_rms_epsilon", 1e-6f)
+      .number("gemma4.rope.freq_base", 1e6f);
+  add("block_count", 2), add("context_length", 64), add("embedding_length", 32), add("feed_forward_length", 32);
+  add("attention.head_count", 2), add("attention.key_length", 32), add("attention.value_length", 32);
+  add("attention.key_length_swa", 16), add("attention.value_length_swa", 16), add("attention.sliding_window", 8);
+  add("attention.shared_kv_layers", 0), add("embedding_length_per_layer_input", 0);
+  add("rope.dimension_count", 32), add("rope.dimension_count_swa", 16);
+  const auto add_list = [&](std::string_view key, std::int32_t first, std::int32_t second) {
+    if (has(key)) file.integers("gemma4." + std::string(key), {first, second});
+  };
+  add_list("attention.head_count_kv", 2, 1), add_list("attention.sliding_window_pattern", 1, 0);
+  std::string divisors;
+  for (int i = 0; i < 16; ++i) divisors += bytes_of_number(i < 4 ? 1.0f : stays);
+  if (has("rope_freqs")) file.tensor("rope_freqs.weight", {16}, 0, divisors);
+  return file.tensor("token_embd.weight", {32, 8}, 0, std::string(std::size_t{32} * 8 * 4, '\0'))
+      .tensor("blk.0.attn_v.weight", {32, 32}, 0, std::string(std::size_t{32} * 32 * 4, '\0'));
+}
+
 }  // namespace
 
 TEST_CASE("GGUF metadata becomes the config.json that it may have been made of", "[runtime][gguf]") {
@@ -180,6 +209,67 @@ TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]
   CHECK(config_of(tiny_gguf("phi3").integer("phi3.attention.sliding_window", 0)).at("sliding_window").is_null());
 }
 
+TEST_CASE("a GGUF file of Gemma 4 has heads, rotation and experts of its own in config.json", "[runtime][gguf]") {
+  const auto config = config_of(tiny_gemma4());
+  CHECK(config == nlohmann::ordered_json::parse(R"({"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text",
+    "torch_dtype": "float32", "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32, "intermediate_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "vocab_size": 8, "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
+    "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+    "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": true,
+    "rope_parameters": {
+      "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000}},
+    "final_logit_softcapping": null, "enable_moe_block": false, "bos_token_id": null, "eos_token_id": null})"));
+  const auto own_values = config_of(tiny_gemma4("attention.head_count_kv")
+                                        .number("gemma4.final_logit_softcapping", 30)
+                                        .number("gemma4.rope.freq_base_swa", 5000)
+                                        .tensor("blk.1.attn_v.weight", {32, 64}, 0, std::string(8192, '\0')));
+  CHECK((own_values.at("attention_k_eq_v") == false && own_values.at("final_logit_softcapping") == 30));
+  CHECK((own_values.at("num_key_value_heads") == 2 && !own_values.contains("num_global_key_value_heads")));
+  CHECK(own_values.at("rope_parameters").at("sliding_attention").at("rope_theta") == 5000);
+  CHECK(config_of(tiny_gemma4("", 1).text("gemma4.rope.scaling.type", "none"))
+            .at("rope_parameters")
+            .at("full_attention")
+            .at("partial_rotary_factor") == 1);
+  const auto experts = [] {
+    return tiny_gemma4().integer("gemma4.expert_count", 4).integer("gemma4.expert_used_count", 2);
+  };
+  const auto mixture = config_of(experts().integer("gemma4.expert_feed_forward_length", 24));
+  CHECK((mixture.at("enable_moe_block") == true && mixture.at("num_experts") == 4 && mixture.at("top_k_experts") == 2));
+  CHECK(mixture.at("moe_intermediate_size") == 24);
+
+  const auto all_global = [] {
+    return tiny_gemma4("attention.head_count_kv attention.sliding_window_pattern")
+        .integers("gemma4.attention.sliding_window_pattern", {0, 0});
+  };
+  const auto refused = [](const GgufFile& file, const std::string& words) {
+    CHECK_THROWS_WITH(config_of(file), Contains(words));
+  };
+  refused(experts(), "has no 'gemma4.expert_feed_forward_length'");
+  refused(tiny_gemma4("attention.shared_kv_layers").integer("gemma4.attention.shared_kv_layers", 1),
+          "'gemma4.attention.shared_kv_layers' is 1, wanted 0: layers that share keys and values, as E2B and E4B have");
+  refused(tiny_gemma4("embedding_length_per_layer_input").integer("gemma4.embedding_length_per_layer_input", 256),
+          "'gemma4.embedding_length_per_layer_input' is 256, wanted 0: embeddings of each layer, as E2B and E4B have");
+  refused(tiny_gemma4("attention.sliding_window"), "has no 'gemma4.attention.sliding_window'");
+  refused(tiny_gemma4("attention.key_length_swa"), "has no 'gemma4.attention.key_length_swa'");
+  refused(tiny_gemma4("attention.value_length").integer("gemma4.attention.value_length", 16),
+          "'gemma4.attention.value_length' is 16, wanted 32 as 'gemma4.attention.key_length'");
+  refused(tiny_gemma4("rope.dimension_count").integer("gemma4.rope.dimension_count", 8),
+          "'gemma4.rope.dimension_count' is 8, wanted 32");
+  refused(tiny_gemma4("attention.head_count_kv").integers("gemma4.attention.head_count_kv", {2}), "is no list of 2");
+  refused(tiny_gemma4("attention.head_count_kv").integers("gemma4.attention.head_count_kv", {2, 0}), "is no list of 2");
+  refused(tiny_gemma4("attention.sliding_window_pattern").integers("gemma4.attention.sliding_window_pattern", {0, 0}),
+          "the same in all layers with a window, and in all others");
+  refused(all_global(), "has no 'attn_v.weight' in 1 of the 2 layers without a window, wanted all or none");
+  refused(tiny_gemma4().text("gemma4.rope.scaling.type", "linear"), "'gemma4.rope.scaling.type', which is not read");
+  refused(tiny_gemma4().number("gemma4.rope.scaling.factor", 2), "'gemma4.rope.scaling.factor', which is not read");
+  refused(tiny_gemma4("rope_freqs"), "has no tensor 'rope_freqs.weight', which says how much of a head turns");
+  refused(tiny_gemma4("", 8), "does not hold 16 numbers of which the first are 1 and the others 1e30");
+  refused(tiny_gemma4("rope_freqs").tensor("rope_freqs.weight", {1}, 0, bytes_of_number(1.0f)), "does not hold 16");
+}
+
 TEST_CASE("GGUF's families with experts of DeepSeek's kind have their keys in config.json", "[runtime][gguf]") {
   const auto glm = [] {
     return tiny_gguf("glm4moe")
@@ -272,6 +362,31 @@ TEST_CASE("names and norms of a GGUF layer are those of its family", "[runtime][
   CHECK(named("dots1", "blk.0.ffn_up_shexp.weight").name == "model.layers.0.mlp.shared_experts.up_proj.weight");
   CHECK(named("dots1", "blk.1.nextn.eh_proj.weight").name ==
         "model.layers.1.nextn.eh_proj.weight");  // it has one layer
+  CHECK(named("gemma4", "blk.0.layer_output_scale.weight").name == "model.layers.0.layer_scalar");
+  CHECK_FALSE(named("gemma4", "blk.0.attn_norm.weight").plus_one);
+  CHECK_THROWS_WITH(named("gemma4", "blk.0.ffn_gate_inp.scale"), Contains("is in no layer of gemma4_text"));
+  CHECK_THROWS_WITH(named("gemma4", "blk.0.inp_gate.weight"), Contains("is in no layer of gemma4_text"));
   CHECK(named("command-r", "blk.0.attn_q_norm.weight").name == "model.layers.0.self_attn.q_norm.weight");
   CHECK_THROWS_WITH(named("cohere2", "blk.0.attn_q_norm.weight"), Contains("is in no layer of cohere2"));
+}
+
+TEST_CASE("names of a GGUF layer of Gemma 4 with experts are those of its router, norms and stacks",
+          "[runtime][gguf]") {
+  const auto [name, wanted] =
+      GENERATE(table<std::string, std::string>({{"ffn_gate_inp.weight", "router.proj.weight"},
+                                                {"ffn_gate_inp.scale", "router.scale"},
+                                                {"ffn_down_exps.scale", "router.per_expert_scale"},
+                                                {"ffn_gate_up_exps.weight", "experts.gate_up_proj"},
+                                                {"ffn_gate_exps.weight", "experts.*.gate_proj.weight"},
+                                                {"ffn_up_exps.weight", "experts.*.up_proj.weight"},
+                                                {"ffn_down_exps.weight", "experts.*.down_proj.weight"},
+                                                {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"},
+                                                {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"},
+                                                {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"},
+                                                {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"},
+                                                {"ffn_down.weight", "mlp.down_proj.weight"}}));
+  GgufFile file = tiny_gguf("gemma4").integer("gemma4.expert_count", 4);
+  const WrittenGguf written(file.tensor("blk.7." + name, {32}, 0, std::string(128, '\0')).bytes());
+  const Gguf gguf = written.read();
+  CHECK(gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[1]).name == "model.layers.7." + wanted);
 }

@@ -75,6 +75,18 @@ class Case(unittest.TestCase):
         self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
         self.assertEqual(self.answers(packed, *PLACEMENT)[0], own)
 
+    def test_a_gemma_4_answers_as_its_folder_does(self):
+        prompts = [{"id": i, "prompt_ids": [(7 * i + 3 * j) % 128 + 3 for j in range(length)], "max_tokens": 12, "logprobs": 10,
+                    "prompt_logprobs": 5} for i, length in enumerate((2, 15, 40, 70))]  # windows have 16 tokens
+        write_lines(self.folder / "in.jsonl", prompts)
+        for file, folder in (("gemma4-bf16", "gemma4-slides-bf16"), ("gemma4-experts-f32", "gemma4-slides-experts-f32")):
+            lines = []
+            for model in (GGUF / f"{file}.gguf", GGUF.parent / "golden" / folder):
+                self.answers(model, "--dtype", "float32", *PLACEMENT)
+                lines.append(sorted((self.folder / "out.jsonl").read_text().splitlines()))
+            self.assertEqual(len(lines[0]), len(prompts))
+            self.assertEqual(*lines)
+
     def test_arithmetic_is_chosen_for_what_the_file_holds(self):
         wanted, _ = self.answers(GGUF / "llama-mixed", "--dtype", "float32")
         exact, _ = self.answers(GGUF / "llama-mixed.gguf", "--dtype", "float32", "--weight-arithmetic", "exact", "--report",
