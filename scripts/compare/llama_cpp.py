@@ -2,7 +2,8 @@
 """Weft and llama.cpp with everything in memory: TinyLlama-1.1B's shape, the same random weights on both sides, F16 and
 Q4_0 against float16 and int4, KV in 16 bits, prompts of 128 and 512 tokens, batches of 1, 8, 32 and 128. Under a memory
 limit the two race in race.py --shape tinyllama-1.1b. --experts takes OLMoE's shape (6.9 billion weights, 64 experts of
-which a token takes 8) in Q4_0: one GGUF file of random blocks, 4 GB, that both read.
+which a token takes 8) as one GGUF file of random numbers that both read: Q4_0, 4 GB, or F16, 14 GB. With --limit both
+stream the weights from the disk within so much memory, page cache included, and decode alone is timed.
 
 Where all prompts together have more than --most-prefill tokens, decode alone is timed: llama.cpp computes one prompt for
 all sequences (-pps), and Weft begins with random keys and values (--skip-prefill). Every run is put in the record (JSON)
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import time
 
-from memory_limit import run_within
+from memory_limit import forget, run_within
 from random_checkpoint import write_checkpoint
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -84,12 +85,13 @@ def write_gguf(checkpoint, file, form):
     partial.replace(file)
 
 
-def write_experts(shape, file):
-    """A GGUF file of OLMoE's architecture whose matrices are random blocks of Q4_0, those of all layers the same ones."""
+def write_experts(shape, file, form):
+    """A GGUF file of OLMoE's architecture whose matrices are random, those of all layers the same ones."""
     import gguf
     import numpy
 
-    form, vector = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.F32
+    halves = form == "F16"
+    form, vector = gguf.GGMLQuantizationType[form], gguf.GGMLQuantizationType.F32
     hidden, wide, experts = shape["hidden_size"], shape["intermediate_size"], shape["num_experts"]
     partial = file.with_suffix(".partial")
     out = gguf.GGUFWriter(partial, "olmoe", use_temp_file=False)
@@ -109,6 +111,8 @@ def write_experts(shape, file):
     random = numpy.random.default_rng(1)
 
     def matrix(*sizes):
+        if halves:
+            return (random.standard_normal(sizes, "float32") / sizes[-1] ** 0.5).astype("float16")
         blocks = random.integers(0, 256, (*sizes[:-1], sizes[-1] // 32, 18), numpy.uint8)
         blocks[..., :2] = numpy.frombuffer(numpy.float16(0.2 / sizes[-1] ** 0.5).tobytes(), numpy.uint8)
         return blocks.reshape(*sizes[:-1], -1)
@@ -163,9 +167,10 @@ class Race:
         self.file = None
         if options.experts:
             shape = ROOT / "configs/models/olmoe-1b-7b.json"
-            self.file = options.work / f"{shape.stem}-Q4_0.gguf"
+            [form] = options.formats
+            self.file = options.work / f"{shape.stem}-{form}.gguf"
             if not self.file.exists():
-                write_experts(json.loads(shape.read_text()), self.file)
+                write_experts(json.loads(shape.read_text()), self.file, form)
         else:
             shape = HERE / ("tiny-llama.json" if options.tiny else "tinyllama-1.1b.json")
             self.checkpoint = options.work / shape.stem
@@ -182,24 +187,28 @@ class Race:
             if not model.exists():
                 subprocess.run([self.options.weft, "convert", "--model", self.checkpoint, "--output", model,
                                 "--weight-dtype", "int4"], check=True)
-        command = [self.options.weft, "bench", "--model", model, *([] if self.file else ["--weight-dtype", FORMATS[form]]), "--percent", 100, 0, 100, 0,
-                   100, 0, "--gpu-batch-size", min(batch, self.options.gpu_batch), "--num-gpu-batches",
+        command = [self.options.weft, "bench", "--model", model, *([] if self.file else ["--weight-dtype", FORMATS[form]]),
+                   "--percent", 0 if self.options.limit else 100, 0, 100, 0, 100, 0, "--gpu-batch-size", min(batch, self.options.gpu_batch), "--num-gpu-batches",
                    max(1, batch // self.options.gpu_batch), "--prompt-len", prompt, "--gen-len", tokens + 1, "--disk-dir",
                    self.options.work, "--device-memory", self.options.memory]
-        return command + (["--skip-prefill"] if shared else [])
+        return command + (["--skip-prefill"] if shared else []) + (["--no-warm-up"] if self.options.limit else [])
 
     def one(self, program, form, prompt, batch):
         key = {"program": program, "format": form, "prompt": prompt, "batch": batch}
         if any("decode" in e for e in self.entries if all(e[k] == v for k, v in key.items())):
             return
-        shared = prompt * batch > self.options.most_prefill
+        shared = prompt * batch > self.options.most_prefill or self.options.limit is not None
+        if self.options.limit:
+            forget(self.options.work)
         command = [str(word) for word in self.command(program, form, prompt, batch, shared)]
         left = self.deadline - time.monotonic()
         if left < 5:
             return
         print("$", shlex.join(command), file=sys.stderr, flush=True)
-        outcome = run_within(command, None, left)
+        outcome = run_within(command, self.options.limit and self.options.limit << 10, left)
         entry = {"tokens": self.options.tokens, "seconds": outcome.seconds, "command": shlex.join(command)}
+        if outcome.peak_mib:
+            entry["peak_mib"] = outcome.peak_mib
         if outcome.reason:
             entry["reason"] = outcome.reason
         elif program == "llama.cpp":
@@ -245,7 +254,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=numbers, default=[128, 512])
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32, 128])
-    parser.add_argument("--formats", default="Q4_0,F16")
+    parser.add_argument("--formats", help="by default Q4_0,F16, with --experts Q4_0")
     parser.add_argument("--tokens", type=int, default=16, help="decode steps that are timed")
     parser.add_argument("--most-prefill", type=int, default=8192)
     parser.add_argument("--gpu-batch", type=int, default=128, help="Weft: the most sequences of one compute op")
@@ -254,7 +263,8 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/race", help="a folder on a disk, 6 GB")
     parser.add_argument("--record", type=pathlib.Path, help="by default llama_cpp.json in --work")
     parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
-    parser.add_argument("--experts", action="store_true", help="OLMoE's shape in Q4_0")
+    parser.add_argument("--experts", action="store_true", help="OLMoE's shape, in one of --formats")
+    parser.add_argument("--limit", type=int, metavar="GIB", help="with --experts: stream from the disk within this memory")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, which shows that the script works")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="the table of a record, and nothing else")
     options = parser.parse_args()
@@ -264,7 +274,11 @@ def main():
     for program in (options.weft, BENCH):
         if not program.exists():
             sys.exit(f"llama_cpp: error: {program} is missing; --help says how it is built")
-    options.formats = ["Q4_0"] if options.experts else options.formats.split(",")
+    options.formats = (options.formats or ("Q4_0" if options.experts else "Q4_0,F16")).split(",")
+    if options.experts and len(options.formats) > 1:
+        parser.error("--experts takes one of --formats")
+    if options.limit and not options.experts:
+        parser.error("--limit goes with --experts; race.py has the race under a limit for dense models")
     for form in options.formats:
         if form not in FORMATS:
             parser.error(f"no format '{form}'; there are {', '.join(FORMATS)}")
