@@ -21,11 +21,13 @@ struct GroupScale {
 constexpr int levels_of(DType dtype) { return dtype == DType::i4 ? 15 : 255; }  ///< the highest level
 inline constexpr std::array<std::array<std::uint8_t, 16>, 4> kLevelTables{{
     {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
-    {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4},             // 16 + twice the numbers of E2M1
-    {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},  // 128 + the numbers of IQ4_NL (GGUF)
-    {1, 40, 61, 78, 92, 105, 116, 128, 138, 148, 159, 171, 184, 199, 220,
-     255},  // 128 + 127 times those of NF4, rounded
+    {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4},               // 16 + twice the numbers of E2M1
+    {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},    // 128 + the numbers of IQ4_NL (GGUF)
+    {16, 50, 69, 84, 96, 107, 118, 128, 137, 146, 156, 166, 177, 191, 209, 240},  // 128 + kOneOfNf4 times those of NF4
 }};
+/// The level of NF4's 1 above that of 0. With it rounding adds 0.27 % to the square error of NF4 itself for normally
+/// distributed numbers, with 127 0.41 %, and shifts their mean a quarter as much.
+inline constexpr int kOneOfNf4 = 112;
 /// The levels that those of i4 stand for. The level of 0 is 16 in e2m1, 128 in nf4, and would be 128 in iq4_nl.
 constexpr const std::array<std::uint8_t, 16>& level_table(LevelTable table) {
   return kLevelTables[static_cast<std::size_t>(table)];

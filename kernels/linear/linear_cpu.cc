@@ -42,13 +42,13 @@ const LinearKernels* kernels_of(LinearPath path) {
   return nullptr;
 }
 
-/// Up to so many rows, vectors are as fast as AMX.
-std::int64_t few_for_tiles(int group) { return group == 32 ? 32 : 12; }
+/// Whether AMX is faster than vectors with so many rows. A register takes 64 levels of a row, but no more than a group.
+bool are_for_tiles(std::int64_t rows, int group) { return group >= 32 && rows > (group == 32 ? 32 : 12); }
 
 /// Computes products of one x in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
 void linear_int8(std::span<const Linear> products, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
-  if ((path == LinearPath::amx || (any && products.front().x.rows > few_for_tiles(products.front().weight.group))) &&
+  if ((path == LinearPath::amx || (any && are_for_tiles(products.front().x.rows, products.front().weight.group))) &&
       kernels_of(LinearPath::amx) != nullptr)
     return linear_integer(products, *integer_kernels_amx(), linear_kernels_avx512()->finish_sums, pool);
   if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)

@@ -90,7 +90,7 @@ class TableLevels : public StoredMatrix {
     for (std::int64_t i = first; i < end; i += kTableGroup) {
       // Rounded first, so that the level of 0 stays 0.
       const float most = largest[static_cast<std::size_t>(i / state_.block - first_block)];
-      const auto scale = static_cast<float>(f16(most / kLargestByte));
+      const auto scale = static_cast<float>(f16(most / kOneOfNf4));
       to.scales.push_back(scale), to.minima.push_back(-kSignedZero * scale);
     }
   }
@@ -124,7 +124,7 @@ class TableLevels : public StoredMatrix {
   static bool is_nf4(const std::vector<float>& table) {
     const auto& levels = level_table(LevelTable::nf4);
     return std::equal(table.begin(), table.end(), levels.begin(), [](float number, std::uint8_t level) {
-      return std::abs(number * kLargestByte - static_cast<float>(level - kSignedZero)) < kRounds;
+      return std::abs(number * kOneOfNf4 - static_cast<float>(level - kSignedZero)) < kRounds;
     });
   }
 

@@ -92,7 +92,7 @@ TEST_CASE("level tables have the numbers of their formats", "[quantised]") {
   constexpr std::array<double, 16> kNf4{-1.0,   -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0,
                                         0.0796, 0.1609,  0.2461,  0.3379,  0.4407,  0.5626,  0.7230,  1.0};
   for (std::size_t level = 0; level < 16; ++level)
-    CHECK(std::abs(level_table(LevelTable::nf4)[level] - 128 - 127 * kNf4[level]) < 0.51);
+    CHECK(std::abs(level_table(LevelTable::nf4)[level] - 128 - kOneOfNf4 * kNf4[level]) < 0.51);
 }
 
 TEST_CASE("linear: products by a table have the bits of those with levels of 8 bits", "[linear][quantised]") {

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "kernels/quantised.h"
 #include "kernels/tensor.h"
 #include "runtime/checkpoint/model_files.h"
 #include "runtime/gguf/block_format.h"
@@ -367,7 +368,7 @@ TEST_CASE("levels of NF4 are kept where rows are whole groups, and those of othe
     std::string table, largest, levels(static_cast<std::size_t>(rows * cols / 2), '\0');
     for (std::size_t i = 0; i < 16; ++i) table += bytes_of_number(other && i == 3 ? -0.4f : kTable[i]);
     const std::int64_t blocks = (rows * cols + block - 1) / block;
-    for (std::int64_t i = 0; i < blocks; ++i) largest += bytes_of_number(127 * std::ldexp(1.0f, int(i)));
+    for (std::int64_t i = 0; i < blocks; ++i) largest += bytes_of_number(kOneOfNf4 * std::ldexp(1.0f, int(i)));
     for (std::size_t i = 0; i < levels.size(); ++i) levels[i] = static_cast<char>((i * 7 % 16) << 4 | i * 5 % 16);
     const std::string state = R"({"quant_type":"nf4","blocksize":)" + std::to_string(block) + R"(,"shape":[)" +
                               std::to_string(rows) + "," + std::to_string(cols) + "]}";
@@ -388,7 +389,7 @@ TEST_CASE("levels of NF4 are kept where rows are whole groups, and those of othe
     CHECK(levels.scales.size() == 4);
     const auto& table = level_table(LevelTable::nf4);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const float scale = levels.scales[i / 64];  // fp16 holds it: the largest number is 127 times as much
+      const float scale = levels.scales[i / 64];  // fp16 holds it: the largest number is kOneOfNf4 times as much
       CHECK(std::abs(std::fma(scale, float(table[levels.levels[i]]), levels.minima[i / 64]) - wanted[i]) <=
             0.51f * scale);
       CHECK((levels.levels[i] != 7 || wanted[i] == 0));
