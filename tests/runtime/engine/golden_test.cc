@@ -319,7 +319,8 @@ TEST_CASE("what others have quantised computes what transformers computes with t
   CAPTURE(folder);
   const auto expected = nlohmann::json::parse(read_text(folder / "expected.json")).at("prompts");
   const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
-  check_prompts(expected, *open_foreign(folder), logit_tolerance(stored));
+  const bool rounds = folder.filename().string().find("-nf4-") != std::string::npos;  // the table's numbers
+  check_prompts(expected, *open_foreign(folder), (rounds ? 1.5 : 1) * logit_tolerance(stored));
   // Not quantised the numbers are exactly those of the reference.
   const auto numbers = runtime::open_model(folder, "float32", "", policy::WeightFormat{.dtype = DType::f32});
   CHECK(check_prompts(expected, *numbers, logit_tolerance("float32")) > 0);
