@@ -171,9 +171,11 @@ void Workbench::fill_groups(std::span<std::byte> to, DType type) {
   if (piece == 0) return;
   const auto some = backend_.allocate_host(piece);
   std::mt19937 random(1);
-  const std::uint32_t no_nan = type == DType::f8 ? 0xF7F7F7F7u : ~0u;
-  std::generate_n(reinterpret_cast<std::uint32_t*>(some->data()), piece / sizeof(std::uint32_t),
-                  [&] { return static_cast<std::uint32_t>(random()) & no_nan; });
+  std::generate_n(reinterpret_cast<std::uint32_t*>(some->data()), piece / sizeof(std::uint32_t), [&] {
+    const auto bits = static_cast<std::uint32_t>(random());
+    // Of 8-bit floats neither NaN nor a number below 2^-6, which checkpoints hardly have and which takes longer.
+    return type == DType::f8 ? (bits & 0xFEFEFEFEu) | 0x08080808u : bits;
+  });
   const auto top = static_cast<float>(levels_of(type));
   for (std::size_t group = 0; group < kinds; ++group) {
     if (type == DType::f8) {
