@@ -25,8 +25,8 @@ inline constexpr std::array<std::array<std::uint8_t, 16>, 4> kLevelTables{{
     {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},    // 128 + the numbers of IQ4_NL (GGUF)
     {16, 50, 69, 84, 96, 107, 118, 128, 137, 146, 156, 166, 177, 191, 209, 240},  // 128 + kOneOfNf4 times those of NF4
 }};
-/// The level of NF4's 1 above that of 0. With it rounding adds 0.27 % to the square error of NF4 itself for normally
-/// distributed numbers, with 127 0.41 %, and shifts their mean a quarter as much.
+/// The level of NF4's 1 above that of 0. Rounding to 127 steps would err more, and shift the mean of normally
+/// distributed numbers four times as much.
 inline constexpr int kOneOfNf4 = 112;
 /// The levels that those of i4 stand for. The level of 0 is 16 in e2m1, 128 in nf4, and would be 128 in iq4_nl.
 constexpr const std::array<std::uint8_t, 16>& level_table(LevelTable table) {

@@ -398,6 +398,12 @@ class ConfigMaker {
 
 }  // namespace
 
+double gguf_rotary_share(std::int64_t dims, std::int64_t numbers) {
+  const double share = static_cast<double>(dims) / static_cast<double>(numbers);
+  const bool short_of = static_cast<std::int64_t>(static_cast<double>(numbers) * share) < dims;
+  return short_of ? std::nextafter(share, 2.0) : share;
+}
+
 ordered_json gguf_config(const GgufModel& model) { return ConfigMaker(model).make(); }
 
 void add_gguf_token_ids(const Gguf& gguf, ordered_json& config) {

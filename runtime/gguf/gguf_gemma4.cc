@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/quote.h"
+#include "runtime/gguf/gguf_texts.h"
 
 namespace weft::runtime {
 namespace {

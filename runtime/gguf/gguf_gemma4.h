@@ -1,20 +1,12 @@
 // runtime/gguf/gguf_gemma4.h: the keys that only Gemma 4's config.json has, made of a GGUF file's metadata and tensors.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
 #include "runtime/gguf/gguf.h"
 
 namespace weft::runtime {
-
-/// The share of a head's `numbers` that is cut to `dims` when it is multiplied by them again.
-inline double gguf_rotary_share(std::int64_t dims, std::int64_t numbers) {
-  const double share = static_cast<double>(dims) / static_cast<double>(numbers);
-  const bool short_of = static_cast<std::int64_t>(static_cast<double>(numbers) * share) < dims;
-  return short_of ? std::nextafter(share, 2.0) : share;
-}
 
 /// Refuses, by its key, what E2B and E4B have besides, and what no published model has. Throws GgufError.
 void check_gguf_gemma4(const Gguf& gguf);

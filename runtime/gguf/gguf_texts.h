@@ -21,6 +21,9 @@ nlohmann::ordered_json gguf_generation_config(const GgufModel& model);
 nlohmann::ordered_json gguf_tokenizer(const Gguf& gguf);
 nlohmann::ordered_json gguf_tokenizer_config(const Gguf& gguf);
 
+/// config.json's share of a head's `numbers` that turns: it is cut to `dims` when it is multiplied by them again.
+double gguf_rotary_share(std::int64_t dims, std::int64_t numbers);
+
 /// Gemma 4's "tokenizer.ggml.model". The tokens that such a file has the user define are special in the model's folder.
 inline constexpr const char* kGgufGemma4Pieces = "gemma4";
 

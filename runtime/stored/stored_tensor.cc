@@ -214,7 +214,7 @@ void keep_head_levels(policy::ModelSpec& model, const Checkpoint& checkpoint,
   if (!head || !matrix_format(checkpoint, how, stored_name(untied, checkpoint, *head))) return;
   checkpoint.demand(needs_of(untied, *head, checkpoint));
   const StoredTensor stored = stored_tensor(untied, *head, checkpoint);
-  if (!stored.matrix || !stored.matrix->has_levels()) return;
+  if (!stored.matrix->has_levels()) return;
   const DType type = stored.matrix->form().type;
   if (type != how.dtype && type != DType::i8) return;
   model = std::move(untied);

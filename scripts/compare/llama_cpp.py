@@ -48,15 +48,11 @@ def name_in_gguf(name):
     return f"blk.{layer}.{PARTS[part]}.weight"
 
 
-def write_gguf(checkpoint, file, form):
-    """The weights of a LLaMA checkpoint for llama.cpp, without a vocabulary. In Q4_0 the head is Q8_0, which is nearest to
-    the Q6_K of its own quantiser. Rows are not permuted for its rotary embedding: with random weights it is all one."""
+def begin_gguf(architecture, shape, file):
+    """A writer of a file without a vocabulary, which end_gguf() puts in place, with the sizes that a config.json has."""
     import gguf
-    from safetensors import safe_open
 
-    shape = json.loads((checkpoint / "config.json").read_text())
-    partial = file.with_suffix(".partial")
-    out = gguf.GGUFWriter(partial, "llama", use_temp_file=False)
+    out = gguf.GGUFWriter(file.with_suffix(".partial"), architecture, use_temp_file=False)
     out.add_context_length(shape["max_position_embeddings"])
     out.add_embedding_length(shape["hidden_size"])
     out.add_block_count(shape["num_hidden_layers"])
@@ -68,6 +64,24 @@ def write_gguf(checkpoint, file, form):
     out.add_rope_freq_base(shape["rope_theta"])
     out.add_vocab_size(shape["vocab_size"])
     out.add_tokenizer_model("no_vocab")
+    return out
+
+
+def end_gguf(out, file):
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    file.with_suffix(".partial").replace(file)
+
+
+def write_gguf(checkpoint, file, form):
+    """The weights of a LLaMA checkpoint for llama.cpp, without a vocabulary. In Q4_0 the head is Q8_0, which is nearest to
+    the Q6_K of its own quantiser. Rows are not permuted for its rotary embedding: with random weights it is all one."""
+    import gguf
+    from safetensors import safe_open
+
+    out = begin_gguf("llama", json.loads((checkpoint / "config.json").read_text()), file)
     with safe_open(str(checkpoint / "model.safetensors"), "numpy") as tensors:
         for name in tensors.keys():
             value = tensors.get_tensor(name)
@@ -78,11 +92,7 @@ def write_gguf(checkpoint, file, form):
             else:
                 kind = gguf.GGMLQuantizationType.Q8_0 if name == "lm_head.weight" else gguf.GGMLQuantizationType.Q4_0
                 out.add_tensor(name_in_gguf(name), gguf.quants.quantize(value.astype("float32"), kind), raw_dtype=kind)
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
-    partial.replace(file)
+    end_gguf(out, file)
 
 
 def write_experts(shape, file, form):
@@ -93,21 +103,9 @@ def write_experts(shape, file, form):
     halves = form == "F16"
     form, vector = gguf.GGMLQuantizationType[form], gguf.GGMLQuantizationType.F32
     hidden, wide, experts = shape["hidden_size"], shape["intermediate_size"], shape["num_experts"]
-    partial = file.with_suffix(".partial")
-    out = gguf.GGUFWriter(partial, "olmoe", use_temp_file=False)
-    out.add_context_length(shape["max_position_embeddings"])
-    out.add_embedding_length(hidden)
-    out.add_block_count(shape["num_hidden_layers"])
-    out.add_feed_forward_length(wide)
-    out.add_head_count(shape["num_attention_heads"])
-    out.add_head_count_kv(shape["num_key_value_heads"])
-    out.add_layer_norm_rms_eps(shape["rms_norm_eps"])
-    out.add_rope_dimension_count(hidden // shape["num_attention_heads"])
-    out.add_rope_freq_base(shape["rope_theta"])
+    out = begin_gguf("olmoe", shape, file)
     out.add_expert_count(experts)
     out.add_expert_used_count(shape["num_experts_per_tok"])
-    out.add_vocab_size(shape["vocab_size"])
-    out.add_tokenizer_model("no_vocab")
     random = numpy.random.default_rng(1)
 
     def matrix(*sizes):
@@ -128,11 +126,7 @@ def write_experts(shape, file, form):
         tensors |= {f"blk.{layer}.{part}": value for part, value in parts.items()}
     for name, value in tensors.items():
         out.add_tensor(name + ".weight", value, raw_dtype=vector if value.dtype == "float32" else form)
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
-    partial.replace(file)
+    end_gguf(out, file)
 
 
 def gguf_of(checkpoint, form):
@@ -188,7 +182,8 @@ class Race:
                 subprocess.run([self.options.weft, "convert", "--model", self.checkpoint, "--output", model,
                                 "--weight-dtype", "int4"], check=True)
         command = [self.options.weft, "bench", "--model", model, *([] if self.file else ["--weight-dtype", FORMATS[form]]),
-                   "--percent", 0 if self.options.limit else 100, 0, 100, 0, 100, 0, "--gpu-batch-size", min(batch, self.options.gpu_batch), "--num-gpu-batches",
+                   "--percent", 0 if self.options.limit else 100, 0, 100, 0, 100, 0, "--gpu-batch-size",
+                   min(batch, self.options.gpu_batch), "--num-gpu-batches",
                    max(1, batch // self.options.gpu_batch), "--prompt-len", prompt, "--gen-len", tokens + 1, "--disk-dir",
                    self.options.work, "--device-memory", self.options.memory]
         return command + (["--skip-prefill"] if shared else []) + (["--no-warm-up"] if self.options.limit else [])

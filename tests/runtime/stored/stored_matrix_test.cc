@@ -1,5 +1,5 @@
-// tests/runtime/stored/stored_matrix_test.cc: matrices that are not stored as plain rows of floats: the blocks of
-// GGUF files against what PyPI's gguf reads out of them (scripts/fixtures/make_gguf_golden.py), and numbers of 8 bits.
+// tests/runtime/stored/stored_matrix_test.cc: matrices of a safetensors file that are not stored as plain rows of
+// floats: numbers of 4 and 8 bits.
 #include "runtime/stored/stored_matrix.h"
 
 #include <algorithm>
@@ -25,13 +25,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-std::vector<float> floats_of(const Checkpoint& checkpoint, const std::string& name) {
-  const std::vector<std::byte> bytes = checkpoint.read_tensor(*checkpoint.find(name));
-  std::vector<float> numbers(bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
-  return numbers;
-}
-
 /// A safetensors file of tensors with the given headers, such as "\"dtype\":\"F32\",\"shape\":[1]", and bytes.
 struct Tensor {
   std::string name, header, bytes;
@@ -48,140 +41,6 @@ std::string safetensors_of(const std::vector<Tensor>& tensors) {
 }
 
 }  // namespace
-
-TEST_CASE("GGUF's blocks mean the numbers that gguf reads out of them", "[runtime][gguf]") {
-  const Checkpoint checkpoint = Checkpoint::open(data_path("gguf/blocks.gguf"));
-  std::size_t formats = 0;
-  for (const auto& list : {formats_of_32(), formats_of_256(), formats_with_tables()})
-    for (const BlockFormat& format : list) {
-      CAPTURE(format.name);
-      ++formats;
-      const MatrixFormat* const stored = matrix_format(checkpoint, {}, format.name);
-      REQUIRE(stored == &kBlocks);
-      const auto matrix = stored->open(checkpoint, {}, format.name, 5, 512);
-      const std::vector<float> wanted = floats_of(checkpoint, format.name + std::string(".numbers"));
-      std::vector<float> numbers;
-      matrix->read_numbers(0, 5, numbers);
-      CHECK(numbers == wanted);
-      matrix->read_numbers(3, 2, numbers);
-      CHECK(std::equal(numbers.begin(), numbers.end(), wanted.begin() + 3 * 512));
-
-      StoredLevels rows;
-      matrix->read_levels(0, 5, rows);
-      CHECK(*std::max_element(rows.levels.begin(), rows.levels.end()) <= (format.type == DType::i4 ? 15 : 255));
-      const auto is_fp16 = [](float x) { return static_cast<float>(f16(x)) == x; };
-      if (format.exact) {
-        CHECK(std::all_of(rows.scales.begin(), rows.scales.end(), is_fp16));
-        CHECK(std::all_of(rows.minima.begin(), rows.minima.end(), is_fp16));
-      } else {  // what fp16 rounds
-        for (const float scale : rows.scales)
-          CHECK(std::abs(static_cast<float>(f16(scale)) - scale) <= std::max(std::abs(scale) / 2048, 0x1p-25f));
-      }
-    }
-  CHECK(formats == 15);
-  CHECK(block_format_names() ==
-        "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, "
-        "TQ2_0, IQ4_NL, IQ4_XS, MXFP4");
-}
-
-namespace {
-
-/// The numbers that Weft's memory has for those of a matrix in groups of 32: its levels, or if its groups are smaller
-/// others of 8 bits.
-std::vector<float> kept_of(const StoredMatrix& matrix, const std::vector<float>& numbers) {
-  const bool own = matrix.form().group == 32;
-  const QuantisedLayout layout{own ? matrix.form().type : DType::i8, 32, matrix.rows(), matrix.cols(),
-                               matrix.form().table};
-  std::vector<std::byte> tile(static_cast<std::size_t>(layout.bytes()));
-  if (own) {
-    StoredLevels stored;
-    matrix.read_levels(0, matrix.rows(), stored);
-    std::vector<GroupScale> scales;
-    for (std::size_t i = 0; i < stored.scales.size(); ++i)
-      scales.push_back(kernels::rounded_scale(stored.scales[i], stored.minima[i]).value());
-    kernels::pack_tile(layout, {stored.levels.data(), scales.data()}, matrix.rows(), tile.data());
-  } else {
-    const ConstView given(numbers.data(), DType::f32, matrix.rows(), matrix.cols());
-    REQUIRE(kernels::quantise_tile(layout, given, tile.data()) == -1);
-  }
-  std::vector<float> kept(numbers.size());
-  for (std::int64_t row = 0; row < matrix.rows(); ++row)
-    kernels::dequantise_row(layout, tile.data(), row, kept.data() + row * matrix.cols());
-  return kept;
-}
-
-}  // namespace
-
-TEST_CASE("what memory has of GGUF's blocks is as near to their numbers as the documentation says", "[runtime][gguf]") {
-  const Checkpoint checkpoint = Checkpoint::open(data_path("gguf/blocks.gguf"));
-  for (const auto& list : {formats_of_32(), formats_of_256(), formats_with_tables()})
-    for (const BlockFormat& format : list) {
-      CAPTURE(format.name);
-      const std::vector<float> wanted = floats_of(checkpoint, format.name + std::string(".numbers"));
-      const auto matrix = kBlocks.open(checkpoint, {}, format.name, 5, 512);
-      const std::vector<float> kept = kept_of(*matrix, wanted);
-      double worst = 0;  // of the largest number of its group
-      for (std::size_t group = 0; group < wanted.size(); group += 32) {
-        double most = 0, off = 0;
-        for (std::size_t i = group; i < group + 32; ++i) {
-          most = std::max(most, std::abs(double{wanted[i]}));
-          off = larger_error(off, std::abs(double{kept[i]} - double{wanted[i]}));
-        }
-        worst = larger_error(worst, most > 0 ? off / most : off);
-      }
-      CHECK((worst > 0) == !format.exact);
-      CHECK(worst <= (format.group == 32 ? 1.0 / 1024 : 1.0 / 250));
-    }
-}
-
-TEST_CASE("a GGUF file's scale that is not finite is refused", "[runtime][gguf]") {
-  GgufFile file = tiny_gguf();
-  std::string blocks(34 * 2, '\0');
-  blocks[34 + 1] = '\x7C';  // the second block's scale is infinite
-  file.tensor("x", {32, 2}, 8, blocks);
-  const TemporaryFolder folder;
-  write_text(folder / "x.gguf", file.bytes());
-  const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
-  std::vector<float> numbers;
-  const auto matrix = kBlocks.open(checkpoint, {}, "x", 2, 32);
-  CHECK_NOTHROW(matrix->read_numbers(0, 1, numbers));
-  CHECK_THROWS_WITH(matrix->read_numbers(0, 2, numbers), Contains("a scale of row 1 is not finite"));
-}
-
-TEST_CASE("a block of zeros in a GGUF file's MXFP4 has a scale that fp16 holds", "[runtime][gguf]") {
-  GgufFile file = tiny_gguf();
-  const std::string zeros(17, '\0');  // with the smallest scale
-  file.tensor("x", {32, 2}, 39, zeros + "\x7F" + std::string(16, '\x21'));
-  const TemporaryFolder folder;
-  write_text(folder / "x.gguf", file.bytes());
-  const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
-  StoredLevels levels;
-  kBlocks.open(checkpoint, {}, "x", 2, 32)->read_levels(0, 2, levels);
-  CHECK(levels.scales == std::vector<float>{0, 0.5f});
-  CHECK(levels.minima == std::vector<float>{0, -8});
-}
-
-TEST_CASE("a GGUF model in several files is the one in one file", "[runtime][gguf]") {
-  const Checkpoint whole = Checkpoint::open(data_path("gguf/llama-mixed.gguf"));
-  const auto first = data_path("gguf/llama-parts-00001-of-00003.gguf");
-  const Checkpoint parts = Checkpoint::open(first);
-  REQUIRE(parts.files().size() == 3);
-  REQUIRE(parts.size() == whole.size());
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    CHECK(parts.tensors()[i].name == whole.tensors()[i].name);
-    CHECK(parts.read_tensor(parts.tensors()[i]) == whole.read_tensor(whole.tensors()[i]));
-  }
-  CHECK_THROWS_WITH(Checkpoint::open(data_path("gguf/llama-parts-00002-of-00003.gguf")),
-                    Contains("is part 2 of 3; give the first, whose name ends in -00001-of-00003.gguf"));
-  const TemporaryFolder folder;
-  std::filesystem::copy_file(first, folder / "x-00001-of-00003.gguf");
-  CHECK_THROWS_WITH(Checkpoint::open(folder / "x-00001-of-00003.gguf"), Contains("x-00002-of-00003.gguf"));
-  std::filesystem::copy_file(first, folder / "x-00002-of-00003.gguf");
-  CHECK_THROWS_WITH(Checkpoint::open(folder / "x-00001-of-00003.gguf"),
-                    Contains("says that it is part 1 of 3, wanted 2 of 3"));
-  std::filesystem::copy_file(first, folder / "x.gguf");
-  CHECK_THROWS_WITH(Checkpoint::open(folder / "x.gguf"), Contains("its name must end in -00001-of-00003.gguf"));
-}
 
 namespace {
 
