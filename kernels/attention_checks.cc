@@ -123,6 +123,8 @@ void check(const DecodeAttention& op) {
   for (const Keep& keep : op.keep) c.keep(keep);
   c.cap(op.cap);
   c.sink_logits(op.sink_logits, op.heads);
+  if (op.slots.mean && (op.cap > 0 || !op.sink_logits.empty()))
+    c.refuse("slots have means, and logits a cap or sink logits, which need the keys as they are");
   if (op.probabilities) {
     c.sized("probabilities", op.probabilities, rows * op.heads, op.slots.slots, "a number for each row, head and slot");
     c.of_type("probabilities", op.probabilities, DType::f32);
@@ -143,6 +145,7 @@ void check(const Reposition& op) {
   if (2 * op.frequencies.size() > static_cast<std::size_t>(op.slots.head_dim))
     c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " +
              text(op.slots.head_dim));
+  if (op.slots.mean) c.refuse("slots have means, which belong to the positions of the prompt");
   if (op.slots.split) c.refuse("slots are split, whose keys cannot be turned without choosing their bits again");
   if (op.slots.cold > 0) c.refuse("slots have cold rows, whose keys cannot be turned without rounding them again");
   if (op.slots.rest) c.refuse("slots have a rest, a sum of keys of many positions, which cannot be moved");

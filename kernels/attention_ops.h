@@ -94,6 +94,10 @@ constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 ///   the mean value; ln(number) is added to its logit (MomentKV, arXiv 2606.01563)
 ///   key_sum [sequences, kv_heads, head_dim] f32: the sum of the unit keys of all tokens that a head has seen; steps
 ///   with Scoring::keys need it, otherwise it is null
+///   mean [sequences, kv_heads, 2 * head_dim] f32, or null: the mean of the prompt's keys, and that of its values. Rows
+///   are stored less these, which makes them smaller; what a query times the mean key is, all logits of the step have
+///   in common, so that the softmax does without it. Only with i8, without a rest and split slots, a cap and sink
+///   logits
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 /// The last `cold` of a head's slots have coarse rows instead (kernels/coarse_row.h), only with i8 and without a rest:
 ///   k, v [sequences, kv_heads, hot()]     cold_k, cold_v [sequences, kv_heads, cold], rows of `coarse` bits
@@ -114,6 +118,7 @@ struct KvSlots {
   CoarseBits coarse = {};
   bool split = false;
   void *low_k = nullptr, *low_v = nullptr, *scale_k = nullptr, *scale_v = nullptr;
+  float* mean = nullptr;
 
   constexpr std::size_t low_key_bytes() const { return low_row_bytes(coarse.keys, head_dim); }
   constexpr std::size_t low_value_bytes() const { return low_row_bytes(coarse.values, head_dim); }
@@ -130,7 +135,8 @@ struct KvSlots {
 /// After prefill: picks the tokens that each head keeps of each prompt, and writes them into the slots in order of
 /// position. A prompt of at most heavy + recent tokens stays whole. Otherwise the last `recent` tokens stay and, of
 /// those before, the `heavy` ones with the highest scores (sinks first; among equal scores the newer stays). Of the
-/// rest Keep::cold tokens become cold, chosen in the same way. All other slots of the sequence become empty.
+/// rest Keep::cold tokens become cold, chosen in the same way. All other slots of the sequence become empty. Slots with
+/// means get those of the whole prompt: each is a sum in fp32, in order of position, divided by the number of tokens.
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type; f32 if that is i8 or i4, and this op quantises them
 ///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin(); empty unless Scoring::attention
 ///   offsets [prompts + 1], prefix: as in PrefillAttention

@@ -132,6 +132,10 @@ struct Checker {
     if (s.rest) refuse("slots have cold rows and a rest, wanted one of the two");
     if (s.sequences > 0 && (!s.cold_k || !s.cold_v)) refuse("cold slots have no data");
   }
+  void means(const KvSlots& s) const {
+    if (s.dtype != DType::i8) refuse(std::string("slots of ") + name_of(s.dtype) + " have means, wanted int8");
+    if (s.rest || s.split) refuse("slots have means and a rest or pieces, wanted one of the two");
+  }
   void block(const KvSlots& s, Scoring scoring) const {
     if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
       refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
@@ -141,6 +145,7 @@ struct Checker {
       refuse(std::string("slots have int8 keys and ") + name_of(s.dtype) + " values, wanted int4 values");
     if (s.cold != 0) cold_slots(s);
     if (s.split) split_slots(s);
+    if (s.mean) means(s);
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }

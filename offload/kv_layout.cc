@@ -16,6 +16,10 @@ std::size_t key_sum_bytes(const KvShape& shape) {
   return shape.key_sums ? static_cast<std::size_t>(shape.head_dim) * sizeof(float) : 0;
 }
 
+std::size_t mean_bytes(const KvShape& shape) {
+  return shape.means ? 2 * static_cast<std::size_t>(shape.head_dim) * sizeof(float) : 0;
+}
+
 }  // namespace
 
 KvShape::Offsets KvShape::offsets() const {
@@ -37,11 +41,12 @@ KvShape::Offsets KvShape::offsets() const {
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
   at.rest = rest ? arena.take(heads * rest_bytes(*this), 64) : arena.used();
   at.key_sum = key_sums ? arena.take(heads * key_sum_bytes(*this), 64) : arena.used();
+  at.mean = means ? arena.take(heads * mean_bytes(*this), 64) : arena.used();
   at.end = arena.used();
   return at;
 }
 
-std::array<KvShape::Part, 13> KvShape::parts() const {
+std::array<KvShape::Part, 14> KvShape::parts() const {
   using Per = Part::Per;
   const Offsets at = offsets();
   return {Part{at.k, key_bytes(), Per::hot},
@@ -56,7 +61,8 @@ std::array<KvShape::Part, 13> KvShape::parts() const {
           Part{at.position, sizeof(std::int32_t), Per::slot},
           Part{at.free_slot, sizeof(std::int32_t), Per::head},
           Part{at.rest, rest_bytes(*this), Per::head},
-          Part{at.key_sum, key_sum_bytes(*this), Per::head}};
+          Part{at.key_sum, key_sum_bytes(*this), Per::head},
+          Part{at.mean, mean_bytes(*this), Per::head}};
 }
 
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
@@ -77,6 +83,7 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
   slots_view.int8_keys = int8_keys;
   slots_view.key_sum = key_sums ? reinterpret_cast<float*>(base + at.key_sum) : nullptr;
+  slots_view.mean = means ? reinterpret_cast<float*>(base + at.mean) : nullptr;
   slots_view.cold = cold;
   if (cold > 0) slots_view.cold_k = base + at.cold_k, slots_view.cold_v = base + at.cold_v, slots_view.coarse = coarse;
   if (split) {

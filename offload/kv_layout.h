@@ -21,7 +21,7 @@ namespace weft::offload {
 /// low_v, scale_k, scale_v [sequences, kv_heads, slots] if `split`, and k and v are then high rows; score [sequences,
 /// kv_heads, slots] f32 if `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32; rest
 /// [sequences, kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`; key_sum [sequences, kv_heads, head_dim] f32 if
-/// `key_sums`. It moves between tiers unchanged.
+/// `key_sums`; mean [sequences, kv_heads, 2 * head_dim] f32 if `means`. It moves between tiers unchanged.
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
@@ -33,6 +33,7 @@ struct KvShape {
   kernels::CoarseBits coarse = {};  ///< the bits of their rows, or of high rows
   bool split = false;               ///< each row lies in pieces (only with dtype i8)
   int read = 0;                     ///< if so, how many tokens a step reads with all bits; 0: all
+  bool means = false;               ///< rows are stored less the prompt's mean key and value (only with dtype i8)
 
   std::size_t bytes() const;  ///< size of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
@@ -65,7 +66,7 @@ struct KvShape {
 
   struct Offsets {
     std::size_t k = 0, v = 0, cold_k = 0, cold_v = 0, low_k = 0, low_v = 0, scale_k = 0, scale_v = 0, score = 0,
-                position = 0, free_slot = 0, rest = 0, key_sum = 0, end = 0;
+                position = 0, free_slot = 0, rest = 0, key_sum = 0, mean = 0, end = 0;
   };
   Offsets offsets() const;
 
@@ -92,7 +93,7 @@ struct KvShape {
     }
   };
   /// All parts in the order in which they lie. Parts that this shape lacks have no bytes.
-  std::array<Part, 13> parts() const;
+  std::array<Part, 14> parts() const;
 
  private:
   std::size_t state_per_step() const { return sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0); }

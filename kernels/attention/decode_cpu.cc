@@ -56,6 +56,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.free_slot = s.free_slot + index;
   t.rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
   t.key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+  t.mean = s.mean ? s.mean + index * 2 * s.head_dim : nullptr;
   t.dtype = s.dtype, t.key_type = s.key_type(), t.slots = s.slots, t.head_dim = s.head_dim;
   t.token = op.position[r];
   t.keep = op.keep[r];

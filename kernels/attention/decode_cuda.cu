@@ -26,6 +26,15 @@ __global__ void __launch_bounds__(kThreads) decode_sum(DecodeArgs a, Split split
   }
 }
 
+/// Adds the mean values to the outputs (KvSlots::mean). Grid: KV heads, rows.
+__global__ void __launch_bounds__(kThreads) add_mean(DecodeArgs a) {
+  const int dim = a.slots.head_dim, width = a.group * dim;
+  const Row row = a.rows[blockIdx.y];
+  const float* const mean = a.slots.mean + (std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x) * 2 * dim + dim;
+  float* const out = a.out + blockIdx.y * a.out_stride + std::int64_t{blockIdx.x} * width;
+  for (int i = threadIdx.x; i < width; i += kThreads) out[i] += mean[i % dim];
+}
+
 /// `unit` is the bytes of one element of the slots.
 DecodeArgs args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
   std::vector<Row> rows;
@@ -83,9 +92,11 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const DecodeArgs args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
-  if (run_grouped(args, op.slots.dtype, rows, stream)) return;
-  if (op.slots.cold > 0) return run_teams<ColdLevels>(args, rows, stream);
-  with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
+  if (!run_grouped(args, op.slots.dtype, rows, stream)) {
+    if (op.slots.cold > 0) run_teams<ColdLevels>(args, rows, stream);
+    else with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
+  }
+  if (op.slots.mean) launch(add_mean, dim3(op.slots.kv_heads, rows), kThreads, 0, stream, args);
 }
 
 }  // namespace weft::kernels

@@ -187,11 +187,14 @@ template <class T> __device__ void write_token(const DecodeArgs& a, const Tile<T
   const float* const from_k = a.k + t.index * a.k_stride + t.head * dim;
   const float* const from_v = a.v + t.index * a.v_stride + t.head * dim;
   if constexpr (is_level<T>) {
+    const float* const mean = a.slots.mean ? a.slots.mean + Tile<T>::at(a, t.row) * 2 * dim : nullptr;
     for (int i = threadIdx.x / kWarp; i < 2 * kv_groups(dim); i += kThreads / kWarp) {
       const std::int64_t k_row = slot * a.k_row, v_row = slot * a.v_row;
       if (i % 2 == 0)
-        quantise_group<KeyOf<T>::kType>(from_k, dim, i / 2, t.k + k_row, t.home.k ? t.home.k + k_row : nullptr);
-      else quantise_group<ValueOf<T>::kType>(from_v, dim, i / 2, t.v + v_row, t.home.v ? t.home.v + v_row : nullptr);
+        quantise_group<KeyOf<T>::kType>(from_k, dim, i / 2, t.k + k_row, t.home.k ? t.home.k + k_row : nullptr, mean);
+      else
+        quantise_group<ValueOf<T>::kType>(from_v, dim, i / 2, t.v + v_row, t.home.v ? t.home.v + v_row : nullptr,
+                                          mean ? mean + dim : nullptr);
     }
   } else {
     const std::int64_t row = slot * a.k_row;

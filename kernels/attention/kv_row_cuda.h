@@ -27,8 +27,10 @@ struct GroupLevels {
   std::uint32_t both;
 };
 
-/// Quantises group `group` of x [dim]. All threads of a warp call it. The bits are the same as on the CPU.
-template <DType kType> __device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, int group) {
+/// Quantises group `group` of x [dim], less `mean` [dim] unless that is null. All threads of a warp call it. The bits
+/// are the same as on the CPU.
+template <DType kType>
+__device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, int group, const float* mean) {
   constexpr float top = kType == DType::i8 ? 255.0f : 15.0f;
   constexpr int each = GroupLevels::kEach;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
@@ -39,6 +41,7 @@ template <DType kType> __device__ __forceinline__ GroupLevels levels_of_group(co
   for (int i = 0; i < each; ++i) {
     const int d = i * kWarp + lane;
     number[i] = d < count ? x[first + d] : 0.0f;
+    if (mean && d < count) number[i] -= mean[first + d];
     if (d >= count) continue;
     finite = finite && fabsf(number[i]) < INFINITY;
     least = fminf(least, number[i]);
@@ -64,11 +67,13 @@ template <DType kType> __device__ __forceinline__ GroupLevels levels_of_group(co
   return levels;
 }
 
-/// Writes group `group` of x [dim] into a row, and into `home` too unless that is null. All threads of a warp call it.
+/// Writes group `group` of x [dim], less `mean` [dim] unless that is null, into a row, and into `home` too unless that
+/// is null. All threads of a warp call it.
 template <DType kType>
-__device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home) {
+__device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home,
+                               const float* mean) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
-  const GroupLevels levels = levels_of_group<kType>(x, dim, group);
+  const GroupLevels levels = levels_of_group<kType>(x, dim, group, mean);
   const auto write = [&](int at, unsigned byte) {
     row[at].byte = static_cast<std::uint8_t>(byte);
     if (home) home[at].byte = static_cast<std::uint8_t>(byte);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -60,7 +61,7 @@ struct HeadSlots {
   std::byte *k, *v, *cold_k, *cold_v;
   float* score;
   std::int32_t *position, *free_slot;
-  float *rest, *key_sum;
+  float *rest, *key_sum, *mean;
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
@@ -75,6 +76,7 @@ struct HeadSlots {
     free_slot = s.free_slot + index;
     rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
     key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+    mean = s.mean ? s.mean + index * 2 * s.head_dim : nullptr;
   }
 };
 
@@ -124,6 +126,22 @@ void score_keys(const KeepPrompt& op, std::size_t prompt, std::int64_t head, flo
   if (key_sum) std::copy(sum.begin(), sum.end(), key_sum);
 }
 
+/// The mean key of a prompt, and its mean value.
+void find_mean(const KeepPrompt& op, std::size_t prompt, std::int64_t head, float* mean) {
+  const Prompt of(op, prompt);
+  const int dim = op.slots.head_dim;
+  std::fill_n(mean, 2 * dim, 0.0f);
+  const auto add = [&](const ConstView& from, float* to) {
+    for (std::int32_t i = 0; i < of.length; ++i) {
+      const float* const row = from.slice(of.row(i), 1).as<float>() + head * dim;
+      for (int d = 0; d < dim; ++d) to[d] += row[d];
+    }
+    for (int d = 0; d < dim; ++d) to[d] /= static_cast<float>(of.length);
+  };
+  add(op.k, mean);
+  add(op.v, mean + dim);
+}
+
 void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
   const Prompt of(op, prompt);
   const std::int32_t length = of.length;
@@ -146,11 +164,23 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const Kept all = kept_positions(length, op.keep[prompt], score);
   const std::vector<std::int32_t>& kept = all.fine;
 
+  if (slots.mean && length > 0) find_mean(op, prompt, head, slots.mean);
+  std::vector<float> less(slots.mean ? static_cast<std::size_t>(op.slots.head_dim) : 0);
   const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* to) {
     const ConstView row = from.slice(of.row(position), 1);
-    const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
-    if (is_quantised(type)) vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, type, to);
-    else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * bytes, bytes);
+    const int dim = op.slots.head_dim;
+    const std::size_t bytes = kv_row_bytes(type, dim);
+    if (!is_quantised(type)) {
+      std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * bytes, bytes);
+      return;
+    }
+    const float* numbers = row.as<float>() + head * dim;
+    if (slots.mean) {
+      const float* const mean = slots.mean + (&from == &op.v ? dim : 0);
+      std::transform(numbers, numbers + dim, mean, less.begin(), std::minus<>());
+      numbers = less.data();
+    }
+    vectors.quantise(numbers, dim, type, to);
   };
   std::fill_n(slots.position, op.slots.slots, -1);
   if (slots.score) std::fill_n(slots.score, op.slots.slots, 0.0f);

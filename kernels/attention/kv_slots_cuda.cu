@@ -114,6 +114,24 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   }
 }
 
+/// The means of one head, or null.
+__device__ float* mean_of(const KvSlots& s, std::int32_t sequence, int head) {
+  return s.mean ? s.mean + (std::int64_t{sequence} * s.kv_heads + head) * 2 * s.head_dim : nullptr;
+}
+
+/// Writes the means of a prompt's keys and values, a thread for each number. Grid: KV heads, prompts.
+__global__ void __launch_bounds__(kThreads) find_means(Args a) {
+  const int head = blockIdx.x, dim = a.slots.head_dim;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  for (int i = threadIdx.x; i < 2 * dim && prompt.length > 0; i += kThreads) {
+    const std::int64_t stride = i < dim ? a.k_stride : a.v_stride;
+    const float* const column = static_cast<const float*>(i < dim ? a.k : a.v) + head * dim + i % dim;
+    float sum = 0;
+    for (int at = 0; at < prompt.length; ++at) sum += column[prompt.row(at) * stride];
+    mean_of(a.slots, prompt.sequence, head)[i] = sum / static_cast<float>(prompt.length);
+  }
+}
+
 /// Writes the rows of a prompt's cold tokens, whose positions are in `position` [count]. `shared` [kWarps, kKvGroup].
 __device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32_t* position, int count, int head,
                            std::uint32_t* shared) {
@@ -121,13 +139,15 @@ __device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32
   const int groups = kv_groups(s.head_dim), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t first = (std::int64_t{prompt.sequence} * s.kv_heads + head) * s.cold;
   std::uint32_t* const level = shared + warp * kKvGroup;
+  const float* const mean = mean_of(s, prompt.sequence, head);
   for (int i = warp; i < 2 * count * groups; i += kWarps) {
     const int row = i / groups, group = i % groups, slot = row % count;
     const bool key = row < count;
     const int bits = key ? s.coarse.keys : s.coarse.values, words = 2 * bits;
     const float* const from = static_cast<const float*>(key ? a.k : a.v) + head * s.head_dim +
                               prompt.row(position[slot]) * (key ? a.k_stride : a.v_stride);
-    const GroupLevels levels = levels_of_group<DType::i8>(from, s.head_dim, group);
+    const GroupLevels levels =
+        levels_of_group<DType::i8>(from, s.head_dim, group, mean ? mean + (key ? 0 : s.head_dim) : nullptr);
     for (int n = 0; n < GroupLevels::kEach; ++n) level[n * kWarp + lane] = levels.level[n];
     __syncwarp();
     auto* const to =
@@ -223,10 +243,12 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBloc
     return static_cast<const From*>(rows) + prompt.row(position[slot]) * stride + head * dim;
   };
   if constexpr (is_level<T>) {
+    const float* const mean = mean_of(a.slots, prompt.sequence, head);
     for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
       for (int g = 0; g < kv_groups(dim); ++g) {
-        quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr);
-        quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr);
+        quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr, mean);
+        quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr,
+                                          mean ? mean + dim : nullptr);
       }
     if constexpr (has_cold<T>) {
       WEFT_SHARED(std::uint32_t, levels, [kWarps * kKvGroup]);
@@ -282,6 +304,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
     with_float_type(op.k.dtype, [&]<class From>() {
       launch(score_keys<From>, grid, kThreads, kWarps * op.slots.head_dim * sizeof(float), stream, args);
     });
+  if (op.slots.mean) launch(find_means, grid, kThreads, 0, stream, args);
   if (op.slots.cold > 0) return launch(keep_prompt<ColdLevels, 1>, grid, kThreads, 0, stream, args);
   with_slot_type(op.slots, [&]<class T>() {
     if constexpr (is_level<T>) {

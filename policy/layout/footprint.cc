@@ -160,6 +160,7 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
                                                      DType slot_type) {
   const Retention& retention = policy.retention;
   retention.require_layers(kv_heads_of_layers(model));
+  const bool plain_logits = !model.sinks && model.attention_cap == 0;  // kernels::KvSlots::mean
   const bool alike = retention.alike() && work.slots.alike() && model.windows.empty() && model.global_head_dim == 0;
   std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
   for (int layer = 0; layer < std::ssize(shapes); ++layer)
@@ -177,7 +178,8 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
            .cold = static_cast<int>(work.cold_slots.of(layer, head)),
            .coarse = policy.kv_format.coarse.value_or(kCoarseBits),
            .split = retention.selects(),
-           .read = retention.kept(work.longest_prompt, work.longest_generation, layer, head).read});
+           .read = retention.kept(work.longest_prompt, work.longest_generation, layer, head).read,
+           .means = plain_logits && retention.cools() && !retention.everything(layer, head)});
   return shapes;
 }
 

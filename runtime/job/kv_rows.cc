@@ -35,7 +35,7 @@ std::string kind_of(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.key_bytes()) + " and " + std::to_string(shape.value_bytes()) + " bytes each" +
          (shape.scores ? ", scored" : "") + (shape.rest ? ", with a rest" : "") +
-         (shape.key_sums ? ", with sums of keys" : "") +
+         (shape.key_sums ? ", with sums of keys" : "") + (shape.means ? ", less means" : "") +
          (shape.cold > 0 ? ", cold ones of " + std::to_string(shape.cold_key_bytes()) + " and " +
                                std::to_string(shape.cold_value_bytes())
                          : "") +

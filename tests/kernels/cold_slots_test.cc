@@ -135,14 +135,24 @@ std::vector<std::vector<double>> rows_meant(const Array& fine, const Array& cold
   return all;
 }
 
+/// Adds the mean to the rows of a head; `first`: its place among the numbers of a head's means.
+void add_mean(std::vector<std::vector<double>>& rows, SlotArrays& kv, int head, int first) {
+  const auto mean = kv.mean.host();
+  for (auto& row : rows)
+    for (std::size_t d = 0; kv.block.mean && d < row.size(); ++d)
+      row[d] += double(mean[static_cast<std::size_t>(head * 2 * kv.block.head_dim + first) + d]);
+}
+
 /// One step's attention in fp64 over what the slots mean, the new token in its own slot among them.
 std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& position, const std::vector<float>& q,
                              HeadShape shape, float scale) {
   const int group = shape.heads / shape.kv_heads, dim = shape.head_dim;
   std::vector<double> out;
   for (int head = 0; head < shape.kv_heads; ++head) {
-    const auto k = rows_meant(kv.k, kv.cold_k, kv.block, head, kv.block.coarse.keys);
-    const auto v = rows_meant(kv.v, kv.cold_v, kv.block, head, kv.block.coarse.values);
+    auto k = rows_meant(kv.k, kv.cold_k, kv.block, head, kv.block.coarse.keys);
+    auto v = rows_meant(kv.v, kv.cold_v, kv.block, head, kv.block.coarse.values);
+    add_mean(k, kv, head, 0);
+    add_mean(v, kv, head, dim);
     for (int g = 0; g < group; ++g) {
       const float* const query = q.data() + (head * group + g) * dim;
       double total = 0;
@@ -161,10 +171,26 @@ std::vector<double> attended(SlotArrays& kv, const std::vector<std::int32_t>& po
   return out;
 }
 
+/// The means of a prompt's keys and values in fp64 [kv_heads, 2 * head_dim].
+std::vector<double> means_of(const Tokens& tokens, int prompt, HeadShape shape) {
+  std::vector<double> means;
+  const auto cols = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
+  for (int head = 0; head < shape.kv_heads; ++head)
+    for (const auto* rows : {&tokens.k, &tokens.v})
+      for (int d = 0; d < shape.head_dim; ++d) {
+        double sum = 0;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(prompt); ++i)
+          sum += double((*rows)[i * cols + static_cast<std::size_t>(head * shape.head_dim + d)]);
+        means.push_back(sum / prompt);
+      }
+  return means;
+}
+
 }  // namespace
 
 TEST_CASE("attention over fine and cold slots is that of what they mean", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(every_place()));
+  const bool means = GENERATE(false, true);
   struct Case {
     HeadShape shape;
     int heavy, cold;
@@ -176,19 +202,27 @@ TEST_CASE("attention over fine and cold slots is that of what they mean", "[kern
                           {{2, 1, 63}, 3, 16, {4, 1}},       {{16, 2, 64}, 17, 80, {1, 3}},
                           {{2, 2, 64}, 20, 50, {3, 2}, 230}, {{8, 1, 128}, 20, 40, {4, 2}, 241}};
   for (int bits = 0; bits < 16; ++bits) cases.push_back({{1, 1, 64}, 4, 40, {1 + bits / 4, 1 + bits % 4}});
+  if (means) cases.push_back({{4, 2, 64}, 40, 0, {4, 2}});  // means do not need cold slots
   for (const Case& c : cases) {
-    CAPTURE(place.name, c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.bits.keys, c.bits.values);
+    CAPTURE(place.name, means, c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.bits.keys, c.bits.values);
     const Keep keep{.heavy = c.heavy, .recent = 4, .cold = c.cold};
     const int prompt = c.heavy + c.cold + 2;
     const int cold = c.cold + c.more, slots = c.heavy + 5 + c.more + cold;
-    SlotsUnderTest run(place, 1, c.shape, slots, DType::i8, Scoring::attention, false, {cold, c.bits});
-    run.prefill(some_tokens(prompt, c.shape, 3), {prompt}, {keep}, 0.1f);
+    SlotsUnderTest run(place, 1, c.shape, slots, DType::i8, Scoring::attention, false, {cold, c.bits, false, means});
+    Tokens tokens = some_tokens(prompt, c.shape, 3);
+    if (means)  // as many keys and values have one
+      for (std::size_t i = 0; i < tokens.k.size(); ++i)
+        tokens.k[i] += static_cast<float>(i % 7) - 2, tokens.v[i] += 3 - static_cast<float>(i % 5);
+    run.prefill(tokens, {prompt}, {keep}, 0.1f);
+    if (means) CHECK_THAT(run.slots().mean.host(), near(means_of(tokens, prompt, c.shape), 1e-6));
     for (int t = prompt; t < prompt + 4; ++t) {  // the cold slots are full after the second
       const Tokens token = some_tokens(1, c.shape, static_cast<std::uint64_t>(100 + 10 * t));
       auto position = run.slots().position.ints();
       const auto free_slot = run.slots().free_slot.ints();
       // The step writes the token, attends, and only then cools another.
-      SlotArrays before(place, 1, c.shape.kv_heads, slots, c.shape.head_dim, DType::i8, false, true, {cold, c.bits});
+      SlotArrays before(place, 1, c.shape.kv_heads, slots, c.shape.head_dim, DType::i8, false, true,
+                        {cold, c.bits, false, means});
+      before.mean.set(run.slots().mean);
       before.cold_k.set(run.slots().cold_k), before.cold_v.set(run.slots().cold_v);
       const auto got = run.step(token, {0}, {t}, {keep}, 0.1f);
       before.k.set(run.slots().k), before.v.set(run.slots().v);
@@ -201,6 +235,7 @@ TEST_CASE("attention over fine and cold slots is that of what they mean", "[kern
 }
 
 TEST_CASE("cold slots give the same bits with every vector and any threads, and skip empty ones", "[kernels][kv]") {
+  const bool means = GENERATE(false, true);
   const HeadShape shape = GENERATE(HeadShape{2, 2, 64}, HeadShape{4, 1, 128}, HeadShape{6, 2, 80}, HeadShape{8, 1, 20});
   const Keep keep{.heavy = 8, .recent = 13, .sinks = 2, .cold = 30};
   std::vector<float> first_out;
@@ -210,7 +245,8 @@ TEST_CASE("cold slots give the same bits with every vector and any threads, and 
     if (place->name.find("plain") != std::string::npos) continue;
     for (const auto& [hot, cold] : {std::pair{22, 30}, {40, 30}, {22, 75}, {61, 47}}) {
       CAPTURE(place->name, hot, cold);
-      SlotsUnderTest run(*place, 1, shape, hot + cold, DType::i8, Scoring::attention, false, {cold, {3, 2}});
+      SlotsUnderTest run(*place, 1, shape, hot + cold, DType::i8, Scoring::attention, false,
+                         {cold, {3, 2}, false, means});
       run.prefill(some_tokens(40, shape, 5, 2), {40}, {keep}, 0.2f);
       std::vector<float> out;
       for (int t = 40; t < 64; ++t) {
@@ -260,4 +296,42 @@ TEST_CASE("cold slots that make no sense are refused", "[kernels][kv]") {
   CHECK_THROWS_WITH(prefill(DType::i8, 12, {4, 2}, keep), "keep_prompt: 12 cold slots of 12");
   CHECK_THROWS_WITH(prefill(DType::i8, 6, {4, 2}, Keep{.heavy = 2, .recent = 2, .cold = -1}),
                     "keep_prompt: keep has -1 cold tokens, wanted 0 or more");
+}
+
+TEST_CASE("rows less a mean have the same levels on every place", "[kernels][kv]") {
+  const HeadShape shape{4, 2, 80};
+  const Keep keep{.heavy = 8, .recent = 6, .cold = 12};
+  std::vector<std::vector<std::byte>> first;
+  for (const Place* place : every_place()) {
+    CAPTURE(place->name);
+    SlotsUnderTest run(*place, 2, shape, 15 + 12, DType::i8, Scoring::none, false, {12, {3, 2}, false, true});
+    run.prefill(some_tokens(60, shape, 7), {41, 19}, {keep, keep}, 0.2f);
+    run.make_home();
+    for (int t = 0; t < 3; ++t)
+      run.step(some_tokens(2, shape, static_cast<std::uint64_t>(20 + t)), {0, 1}, {41 + t, 19 + t}, {keep, keep}, 0.2f);
+    CHECK(run.home_is_the_same());
+    SlotArrays& kv = run.slots();
+    const std::vector<std::vector<std::byte>> all{kv.mean.fetch(), kv.k.fetch(), kv.v.fetch(), kv.cold_k.fetch(),
+                                                  kv.cold_v.fetch()};
+    if (first.empty()) first = all;
+    CHECK(all == first);
+  }
+}
+
+TEST_CASE("means that make no sense are refused", "[kernels][kv]") {
+  const Place& place = *every_place().front();
+  const HeadShape shape{1, 1, 64};
+  const Keep keep{.heavy = 2, .recent = 2, .cold = 6};
+  const auto run_with = [&](DType type, Cold cold, float cap) {
+    SlotsUnderTest run(place, 1, shape, 12, type, Scoring::none, false, cold);
+    run.cap = cap;
+    run.prefill(some_tokens(10, shape, 5), {10}, {keep});
+    run.step(some_tokens(1, shape, 6), {0}, {10}, {keep});
+  };
+  CHECK_NOTHROW(run_with(DType::i8, {6, {4, 2}, false, true}, 0));
+  CHECK_THROWS_WITH(run_with(DType::f16, {0, {}, false, true}, 0),
+                    "keep_prompt: slots of float16 have means, wanted int8");
+  CHECK_THROWS_WITH(
+      run_with(DType::i8, {6, {4, 2}, false, true}, 30),
+      "decode_attention: slots have means, and logits a cap or sink logits, which need the keys as they are");
 }

@@ -14,6 +14,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
   const DType dtype = GENERATE(DType::f16, DType::f32, DType::i8, DType::i4);
   const bool scores = GENERATE(true, false), rest = GENERATE(true, false), key_sums = GENERATE(true, false);
+  const bool means = dtype == DType::i8 && !rest && GENERATE(true, false);
   const bool int8_keys = dtype == DType::i4 && GENERATE(true, false);
   const KvShape shape{.sequences = sequences,
                       .kv_heads = heads,
@@ -23,8 +24,9 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
                       .scores = scores,
                       .rest = rest,
                       .int8_keys = int8_keys,
-                      .key_sums = key_sums};
-  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest, int8_keys, key_sums);
+                      .key_sums = key_sums,
+                      .means = means};
+  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest, int8_keys, key_sums, means);
 
   const std::size_t places = static_cast<std::size_t>(sequences * heads * slots);
   const auto at = shape.offsets();
@@ -38,11 +40,11 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   const std::size_t end =
       rest ? at.rest + all_heads * static_cast<std::size_t>(1 + 2 * head_dim) * 4 : at.free_slot + all_heads * 4;
   REQUIRE(at.key_sum >= end);
-  REQUIRE((key_sums || at.end == end));
-  if (key_sums) {
-    REQUIRE(at.key_sum % 64 == 0);
-    REQUIRE(at.end == at.key_sum + all_heads * static_cast<std::size_t>(head_dim) * 4);
-  }
+  const std::size_t sums_end = key_sums ? at.key_sum + all_heads * static_cast<std::size_t>(head_dim) * 4 : end;
+  if (key_sums) REQUIRE(at.key_sum % 64 == 0);
+  REQUIRE(at.mean >= sums_end);
+  if (means) REQUIRE(at.mean % 64 == 0);
+  REQUIRE(at.end == (means ? at.mean + all_heads * static_cast<std::size_t>(2 * head_dim) * 4 : sums_end));
   if (rest) REQUIRE(at.rest % 64 == 0);
   REQUIRE(shape.bytes() % 4096 == 0);
   REQUIRE(shape.bytes() >= at.end);
@@ -62,6 +64,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE(view.int8_keys == int8_keys);
   REQUIRE(reinterpret_cast<std::byte*>(view.key_sum) == (key_sums ? base + at.key_sum : nullptr));
   REQUIRE(reinterpret_cast<std::byte*>(view.rest) == (rest ? base + at.rest : nullptr));
+  REQUIRE(reinterpret_cast<std::byte*>(view.mean) == (means ? base + at.mean : nullptr));
 }
 
 TEST_CASE("a quantised row holds its levels in whole words, then a scale and a minimum for each 64 numbers",

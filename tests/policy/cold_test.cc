@@ -110,10 +110,20 @@ TEST_CASE("a footprint counts cold slots to the byte", "[policy]") {
   const std::uint64_t heads = 2u * static_cast<unsigned>(made.model.kv_heads),
                       dim = static_cast<unsigned>(made.model.head_dim);
   REQUIRE(dim == 64);
-  const std::uint64_t fine = 21 * 2 * (dim + 4), cold = 79 * (dim * 3 / 8 + 4 + dim * 2 / 8 + 4), each = 100 * 8 + 4;
-  const std::uint64_t bytes = heads * (fine + cold + each);
+  const std::uint64_t fine = 21 * 2 * (dim + 4), cold = 79 * (dim * 3 / 8 + 4 + dim * 2 / 8 + 4), each = 100 * 8 + 4,
+                      means = 2 * dim * 4;
+  const std::uint64_t bytes = heads * (fine + cold + each + means);
   CHECK(print.kv_buffer_bytes(0) >= bytes);
   CHECK(print.kv_buffer_bytes(0) < bytes + 4096 + 8 * 64);
+  // Where a step needs the keys as they are, rows are not less a mean.
+  for (const bool sinks : {true, false}) {
+    policy::ModelSpec other = made.model;
+    if (sinks) other.sinks = true;
+    else other.attention_cap = 50;
+    const policy::Footprint plain = policy::footprint(other, made.units, policy, made.work, made.sizing);
+    CHECK(plain.kv_buffer_bytes(0) < print.kv_buffer_bytes(0));
+    CHECK((!plain.kv_shapes[0][0].means && print.kv_shapes[0][0].means));
+  }
   policy.kv_format = KvFormat::of(DType::f16);
   CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, made.sizing), Contains("int8"));
 }

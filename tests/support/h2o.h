@@ -109,14 +109,14 @@ class SlotsUnderTest {
     const kernels::KvSlots& b = slots_.block;
     home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
                                          SlotType(b.dtype, b.int8_keys), b.rest != nullptr, true,
-                                         Cold{b.cold, b.coarse, b.split});
+                                         Cold{b.cold, b.coarse, b.split, b.mean != nullptr});
     home_->cold_k.set(slots_.cold_k), home_->cold_v.set(slots_.cold_v);
     home_->low_k.set(slots_.low_k), home_->low_v.set(slots_.low_v);
     home_->scale_k.set(slots_.scale_k), home_->scale_v.set(slots_.scale_v);
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);
-    home_->key_sum.set(slots_.key_sum);
+    home_->key_sum.set(slots_.key_sum), home_->mean.set(slots_.mean);
   }
   kernels::KvSlots home() const { return home_ ? trimmed(home_->block) : kernels::KvSlots{}; }
   bool home_is_the_same() const {
@@ -124,7 +124,7 @@ class SlotsUnderTest {
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
            same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot) &&
            (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum) &&
-           same(slots_.cold_k, home_->cold_k) && same(slots_.cold_v, home_->cold_v) &&
+           same(slots_.mean, home_->mean) && same(slots_.cold_k, home_->cold_k) && same(slots_.cold_v, home_->cold_v) &&
            same(slots_.low_k, home_->low_k) && same(slots_.low_v, home_->low_v) &&
            same(slots_.scale_k, home_->scale_k) && same(slots_.scale_v, home_->scale_v);
   }

@@ -20,16 +20,16 @@ struct SlotType {
   std::string name() const { return std::string(name_of(dtype)) + (int8_keys ? ", keys int8" : ""); }
 };
 
-/// The number of slots that are cold, and their bits; or the bits of split slots.
+/// The number of slots that are cold, and their bits; or the bits of split slots; and whether rows are less a mean.
 struct Cold {
   int slots = 0;
   kernels::CoarseBits bits = {};
-  bool split = false;
+  bool split = false, means = false;
 };
 
 /// The arrays of an empty KV buffer: every position is -1 and every free slot 0.
 struct SlotArrays {
-  Array k, v, score, position, free_slot, rest, key_sum, cold_k, cold_v, low_k, low_v, scale_k, scale_v;
+  Array k, v, score, position, free_slot, rest, key_sum, mean, cold_k, cold_v, low_k, low_v, scale_k, scale_v;
   kernels::KvSlots block;
 
   SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, SlotType type,
@@ -46,6 +46,7 @@ struct SlotArrays {
             sequences, kv_heads),
         rest(place, std::int64_t{sequences} * kv_heads, kernels::rest_numbers(head_dim)),
         key_sum(place, std::int64_t{sequences} * kv_heads, head_dim),
+        mean(place, std::int64_t{sequences} * kv_heads, 2 * head_dim),
         cold_k(cold_rows(place, std::int64_t{sequences} * kv_heads * cold.slots, head_dim, cold.bits.keys)),
         cold_v(cold_rows(place, std::int64_t{sequences} * kv_heads * cold.slots, head_dim, cold.bits.values)),
         low_k(pieces(place, std::int64_t{sequences} * kv_heads * slots,
@@ -72,6 +73,7 @@ struct SlotArrays {
       block.split = true, block.low_k = low_k.data(), block.low_v = low_v.data();
       block.scale_k = scale_k.data(), block.scale_v = scale_v.data();
     }
+    if (cold.means) block.mean = static_cast<float*>(mean.data());
     if (cold.slots > 0) block.cold_k = cold_k.data(), block.cold_v = cold_v.data();
   }
 

@@ -87,6 +87,7 @@ struct DecodeTile {
   std::int32_t *position, *free_slot;  // [slots], [1]
   float* rest;                         // [rest_numbers(head_dim)] or null
   float* key_sum;                      // [head_dim] with Scoring::keys
+  const float* mean;                   // [2 * head_dim] or null
   DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
   int hot;                     // slots before the cold ones

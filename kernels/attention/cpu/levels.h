@@ -115,6 +115,8 @@ template <class S, DType kType> void write_outputs(const DecodeEntries& s) {
         for (int d = 0; d < kKvGroup; ++d) out[d] = sum[kSumPlaces<kType>[static_cast<std::size_t>(d)]] + of_minima;
       else
         for (int d = 0; d < left; ++d) out[d] = sum[sum_place(kType, t.head_dim, g * kKvGroup + d)] + of_minima;
+      if (t.mean)
+        for (int d = 0; d < (left < kKvGroup ? left : kKvGroup); ++d) out[d] += t.mean[t.head_dim + g * kKvGroup + d];
     }
 }
 

@@ -128,6 +128,15 @@ template <class S> void place_token(const DecodeTile& t) {
   }
 }
 
+/// A new row less its mean, in the memory of the sums.
+template <class S> const float* less_mean(const DecodeEntries& s, const float* row, const float* mean) {
+  for (int d = 0; d < s.tile.head_dim; d += kLanes) {
+    const int lanes = s.tile.head_dim - d < kLanes ? s.tile.head_dim - d : kLanes;
+    store_some<S>(s.sum + d, S::sub(load_some<S>(row + d, lanes), load_some<S>(mean + d, lanes)), lanes);
+  }
+  return s.sum;
+}
+
 /// Rounds the new key and value into the free slot.
 template <class S, class T> void write_token(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
@@ -135,8 +144,11 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
   KeyOf<T>* const k = s.k + slot * s.k_row;
   ValueOf<T>* const v = s.v + slot * s.v_row;
   if constexpr (is_level<T>) {
-    quantise_row<S>(t.k, t.head_dim, KeyOf<T>::kType, reinterpret_cast<std::byte*>(k));
-    quantise_row<S>(t.v, t.head_dim, ValueOf<T>::kType, reinterpret_cast<std::byte*>(v));
+    const float* const mean = t.mean;
+    quantise_row<S>(mean ? less_mean<S>(s, t.k, mean) : t.k, t.head_dim, KeyOf<T>::kType,
+                    reinterpret_cast<std::byte*>(k));
+    quantise_row<S>(mean ? less_mean<S>(s, t.v, mean + t.head_dim) : t.v, t.head_dim, ValueOf<T>::kType,
+                    reinterpret_cast<std::byte*>(v));
   } else {
     for (int d = 0; d < t.head_dim; d += kLanes) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
