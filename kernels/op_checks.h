@@ -121,10 +121,6 @@ struct Checker {
     if (s.sequences > 0 && (!s.low_k || !s.low_v || !s.scale_k || !s.scale_v))
       refuse("split slots have no low rows or no scales");
   }
-  /// Refuses split slots: for twins that do not take them.
-  void whole_slots(const KvSlots& s) const {
-    if (s.split) refuse("slots are split, which only the CPU attends");
-  }
   void cold_slots(const KvSlots& s) const {
     if (s.cold < 0 || s.cold >= s.slots) refuse(text(s.cold) + " cold slots of " + text(s.slots));
     if (s.dtype != DType::i8) refuse(std::string("cold slots beside slots of ") + name_of(s.dtype) + ", wanted int8");

@@ -6,9 +6,8 @@
 // and the logits go through memory.
 #include <vector>
 
-#include "kernels/attention/decode_grouped_cuda.h"
 #include "kernels/attention/decode_split_cuda.h"
-#include "kernels/op_checks.h"
+#include "kernels/attention/decode_tensor_cuda.h"
 
 namespace weft::kernels {
 namespace cuda::decode {
@@ -80,6 +79,7 @@ extern template void run_teams<Level<DType::i8>>(const DecodeArgs&, int, CudaStr
 extern template void run_teams<Level<DType::i4>>(const DecodeArgs&, int, CudaStream&);  // decode_int4_cuda.cu
 extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);       // decode_mixed_cuda.cu
 extern template void run_teams<ColdLevels>(const DecodeArgs&, int, CudaStream&);        // decode_cold_cuda.cu
+void run_split_slots(const DecodeArgs&, int, CudaStream&);                              // decode_read_cuda.cu
 
 }  // namespace cuda::decode
 
@@ -87,15 +87,17 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   using namespace cuda;
   using namespace cuda::decode;
   check(op);
-  checks::Checker{"decode_attention"}.whole_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const DecodeArgs args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
-  if (!run_grouped(args, op.slots.dtype, rows, stream)) {
-    if (op.slots.cold > 0) run_teams<ColdLevels>(args, rows, stream);
-    else with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
-  }
+  const auto attend = [&] {
+    if (run_grouped(args, op.slots.dtype, rows, stream)) return;
+    if (op.slots.split) return run_split_slots(args, rows, stream);
+    if (op.slots.cold > 0) return run_teams<ColdLevels>(args, rows, stream);
+    with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
+  };
+  attend();
   if (op.slots.mean) launch(add_mean, dim3(op.slots.kv_heads, rows), kThreads, 0, stream, args);
 }
 

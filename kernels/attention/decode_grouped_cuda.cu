@@ -1,6 +1,4 @@
-// kernels/attention/decode_grouped_cuda.cu: see decode_grouped_cuda.h.
-#include "kernels/attention/decode_grouped_cuda.h"
-
+// kernels/attention/decode_grouped_cuda.cu: decode attention of query heads that share a KV head, on tensor cores.
 #include "kernels/attention/decode_split_cuda.h"
 #include "kernels/attention/decode_tensor_cuda.h"
 

@@ -84,6 +84,42 @@ template <int kDim> struct CoarseWords : RowWords<DType::i8, kDim> {
   __device__ float minimum(std::uint32_t both) const { return coarse_minimum(both, bits); }
 };
 
+/// The words of split rows of high rows of `bits` bits, as words of int8. What is not read of a row are zeros, which
+/// its minimum makes up for. So that rows of both kinds go together, the bit of a scale's sign, which is never
+/// negative, says that a row is read by its high row alone.
+template <int kDim> struct SplitWords : RowWords<DType::i8, kDim> {
+  using Fine = RowWords<DType::i8, kDim>;
+  using Fine::kGroups;
+  static constexpr std::uint32_t kHighAlone = 0x8000;
+  int bits;
+
+  __device__ explicit SplitWords(int its_bits) : bits(its_bits) {}
+  template <int kLanes, int kCount>
+  __device__ void load(const SplitRow& row, int lane, std::uint32_t (&words)[kCount]) const {
+    constexpr int of_group = Fine::kWords / kGroups;
+    with_bits(bits, [&]<int kBits>() {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int word = Fine::template word<kLanes>(lane, i);
+        words[i] = joined_levels<kBits>(row, word / of_group, word % of_group);
+      }
+    });
+  }
+  __device__ Pack<std::uint32_t, kGroups> scales(const SplitRow& row) const {
+    auto all = load_pack<kGroups>(row.scales);
+#pragma unroll
+    for (std::uint32_t& both : all.at) both |= row.low ? 0 : kHighAlone;
+    return all;
+  }
+  __device__ std::uint32_t scales(const SplitRow& row, int group) const {
+    return row.scales[group] | (row.low ? 0 : kHighAlone);
+  }
+  __device__ float scale(std::uint32_t both) const { return scale_of(both & ~kHighAlone); }
+  __device__ float minimum(std::uint32_t both) const {
+    return (both & kHighAlone) != 0 ? coarse_minimum(both & ~kHighAlone, bits) : minimum_of(both);
+  }
+};
+
 /// The layout of rows of `kRowDim` levels, 64 or 128, in fragments.
 template <class Number, int kRowDim> struct LevelTiles {
   using T = Number;
@@ -97,6 +133,14 @@ template <int kRowDim> struct CoarseTiles {
   __device__ static CoarseWords<kDim> key_words(const DecodeArgs& a) { return CoarseWords<kDim>(a.slots.coarse.keys); }
   __device__ static CoarseWords<kDim> value_words(const DecodeArgs& a) {
     return CoarseWords<kDim>(a.slots.coarse.values);
+  }
+};
+/// The layout of split rows in fragments.
+template <int kRowDim> struct SplitTiles {
+  static constexpr int kDim = kRowDim, kTeams = kWarps;
+  __device__ static SplitWords<kDim> key_words(const DecodeArgs& a) { return SplitWords<kDim>(a.slots.coarse.keys); }
+  __device__ static SplitWords<kDim> value_words(const DecodeArgs& a) {
+    return SplitWords<kDim>(a.slots.coarse.values);
   }
 };
 

@@ -16,6 +16,7 @@ namespace weft::kernels::cuda::decode {
 template <class Layout> inline constexpr bool of_levels = false;
 template <class T, int kDim> inline constexpr bool of_levels<LevelTiles<T, kDim>> = true;
 template <int kDim> inline constexpr bool of_levels<CoarseTiles<kDim>> = true;
+template <int kDim> inline constexpr bool of_levels<SplitTiles<kDim>> = true;
 template <class T, int kDim, int kHeads>
 constexpr int kBlocks<LevelTiles<T, kDim>, kHeads> = kHeads == 1          ? (kDim == 64 ? 6 : 5)
                                                      : kHeads* kDim > 256 ? 3

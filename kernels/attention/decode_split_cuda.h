@@ -188,13 +188,18 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
 /// chooses.
 constexpr int kBlocksThatFill = 6;
 
+/// Whether one thread block for each row and KV head would leave the device idle.
+inline bool leaves_idle(const DecodeArgs& args, int rows, CudaStream& stream) {
+  return !stream.fill(rows * args.slots.kv_heads, kBlocksThatFill) && args.slots.slots > 2 * kSplitSlots;
+}
+
 /// The whole step for slots in `Layout`, whatever their number.
 template <class Layout, int kHeads> void run_layout(const DecodeArgs& args, int rows, CudaStream& stream) {
   const KvSlots& of = args.slots;
   const std::size_t floats = slot_floats(args.group, of.slots) + reduction_floats<Layout>(of.head_dim, kHeads);
-  const bool few = !stream.fill(rows * of.kv_heads, kBlocksThatFill) && of.slots > 2 * kSplitSlots;
   // Only the split kernels handle a rest: the fused one has no registers to spare for it.
-  if (of.rest || few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
+  if (of.rest || leaves_idle(args, rows, stream) || floats * sizeof(float) > kFusedShared)
+    return run_split<Layout, kHeads>(args, rows, stream);
   launch(decode_fused<Layout, kHeads>, dim3(of.kv_heads, rows), kThreads, floats * sizeof(float), stream, args);
 }
 

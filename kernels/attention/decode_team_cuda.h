@@ -11,11 +11,13 @@ namespace weft::kernels::cuda::decode {
 constexpr int kHeadsAtOnce = 4;              // query heads at most whose rows a lane holds in registers
 constexpr std::size_t kFusedShared = 40960;  // bytes; every card has room for several times as much
 
-/// Slots that a team has in flight. Rows of coarse levels that are read one by one would take too many registers.
+template <class Row> inline constexpr bool has_planes = std::is_same_v<Row, CoarseRow> || std::is_same_v<Row, SplitRow>;
+
+/// Slots that a team has in flight. Rows of planes whose levels are read one by one would take too many registers.
 template <class Layout>
-constexpr int kUnroll = std::is_same_v<typename Layout::T, CoarseRow>&& Layout::kSteps > 1 ? 1
-                        : Layout::kSteps* Layout::kVector > 8                              ? 2
-                                                                                           : 4;
+constexpr int kUnroll = has_planes<typename Layout::T>&& Layout::kSteps > 1 ? 1
+                        : Layout::kSteps* Layout::kVector > 8               ? 2
+                                                                            : 4;
 
 /// p[h * stride + slot] = the logit of query head `head` + h for the slots from `first` to `last`; -inf if empty.
 /// `position` holds those of all slots, `t` their rows: a Tile, or ColdRows.

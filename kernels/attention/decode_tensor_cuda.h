@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/decode_choice_cuda.h"
+#include "kernels/machine/ops_cuda.h"
 #include "kernels/machine/tensor_core_cuda.h"
 
 namespace weft::kernels::cuda::decode {
@@ -155,5 +156,9 @@ requires of_groups<Layout> __device__ void weigh_values(const DecodeArgs& a, con
       }
   add_parts<kWarps>(shared, kHeads, kDim, out, out_stride);
 }
+
+/// Runs the step if tensor cores can: 16-bit slots, heads of 64 or 128 numbers, and a multiple of 4 query heads
+/// for each KV head. Returns whether it did.
+bool run_grouped(const DecodeArgs& args, DType dtype, int rows, CudaStream& stream);
 
 }  // namespace weft::kernels::cuda::decode

@@ -114,6 +114,11 @@ template <int kVector> struct Vector<CoarseRow, kVector> {
   __device__ void load(const CoarseRow& row, int dim, int column) { load_coarse(row, dim, column, at); }
 };
 
+template <int kVector> struct Vector<SplitRow, kVector> {
+  float at[kVector];
+  __device__ void load(const SplitRow& row, int, int column) { load_split(row, column, at); }
+};
+
 /// The layout of a row of head_dim numbers in a team of kLanes lanes: kSteps vectors a lane, kLanes vectors apart.
 template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Team {
   using T = Number;

@@ -5,7 +5,6 @@
 #include "kernels/attention/coarse_row_cuda.h"
 #include "kernels/machine/device_cuda.h"
 #include "kernels/machine/ops_cuda.h"
-#include "kernels/op_checks.h"
 #include "kernels/random.h"
 #include "kernels/rows/select_cuda.h"
 
@@ -158,9 +157,25 @@ __device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32
   }
 }
 
-/// Thread blocks of keep_prompt at once on a multiprocessor; 0: as many as ptxas finds good. With cold tokens it would
-/// take too few registers, and spill.
-template <class T> constexpr int kBlocks = has_cold<T> ? 4 : 0;
+/// Writes the rows of the tokens at the positions in `position` [count] into split slots. `shared` as in write_cold().
+__device__ void write_split(const Args& a, const Prompt& prompt, const std::int32_t* position, int count, int head,
+                            std::uint32_t* shared) {
+  const KvSlots& s = a.slots;
+  const int groups = kv_groups(s.head_dim), warp = threadIdx.x / kWarp;
+  const std::int64_t at = std::int64_t{prompt.sequence} * s.kv_heads + head;
+  for (int i = warp; i < 2 * count * groups; i += kWarps) {
+    const int row = i / groups, slot = row % count;
+    const bool keys = row < count;
+    const float* const from = static_cast<const float*>(keys ? a.k : a.v) + head * s.head_dim +
+                              prompt.row(position[slot]) * (keys ? a.k_stride : a.v_stride);
+    write_split_group(from, s.head_dim, i % groups, {s, keys, at}, {KvSlots{}, keys, at}, slot,
+                      shared + warp * kKvGroup);
+  }
+}
+
+/// Thread blocks of keep_prompt at once on a multiprocessor; 0: as many as ptxas finds good. With rows of planes it
+/// would take too few registers, and spill.
+template <class T> constexpr int kBlocks = has_cold<T> || is_split<T> ? 4 : 0;
 
 /// Grid: KV heads, prompts.
 template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBlocks<T>)) keep_prompt(Args a) {
@@ -242,7 +257,10 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBloc
   const auto from = [&](const void* rows, std::int64_t stride, int slot) {
     return static_cast<const From*>(rows) + prompt.row(position[slot]) * stride + head * dim;
   };
-  if constexpr (is_level<T>) {
+  if constexpr (is_split<T>) {
+    WEFT_SHARED(std::uint32_t, levels, [kWarps * kKvGroup]);
+    write_split(a, prompt, position, kept, head, levels);
+  } else if constexpr (is_level<T>) {
     const float* const mean = mean_of(a.slots, prompt.sequence, head);
     for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
       for (int g = 0; g < kv_groups(dim); ++g) {
@@ -275,7 +293,6 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBloc
 
 void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   check(op);
-  checks::Checker{"keep_prompt"}.whole_slots(op.slots);
   auto& stream = static_cast<CudaStream&>(any);
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < op.keep.size(); ++i)
@@ -306,6 +323,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
     });
   if (op.slots.mean) launch(find_means, grid, kThreads, 0, stream, args);
   if (op.slots.cold > 0) return launch(keep_prompt<ColdLevels, 1>, grid, kThreads, 0, stream, args);
+  if (op.slots.split) return launch(keep_prompt<SplitLevels, 1>, grid, kThreads, 0, stream, args);
   with_slot_type(op.slots, [&]<class T>() {
     if constexpr (is_level<T>) {
       launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
