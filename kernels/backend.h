@@ -72,8 +72,6 @@ class Backend {
   virtual std::int64_t rows_that_fill() const { return 512; }
   /// The tokens of a prefix that prompts share are a multiple of this (kernels::PrefillAttention).
   virtual std::int64_t prefix_step() const { return 1; }
-  /// Whether its ops take split slots (KvSlots::split).
-  virtual bool attends_split() const { return true; }
   /// Throws CapacityError, which states what was wanted and what is free.
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that needs no staging for copies to and from the device; aligned as O_DIRECT requires.

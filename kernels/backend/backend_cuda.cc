@@ -149,7 +149,6 @@ class CudaBackend final : public Backend {
     return std::clamp<std::int64_t>(rows, 512, 4096);
   }
   std::int64_t prefix_step() const override { return kPrefixStep; }
-  bool attends_split() const override { return false; }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
     return std::make_unique<CudaDeviceMemory>(bytes);

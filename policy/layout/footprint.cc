@@ -289,9 +289,6 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const SizingInputs& sizing) {
   check(policy.retention, policy.kv_format);
-  if (policy.retention.selects() && !sizing.attends_split)
-    throw UsageError("retention: 'read' is computed on the CPU alone, and this run has a GPU; give --backend cpu, or " +
-                     std::string("leave 'read' out"));
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);

@@ -62,7 +62,6 @@ struct SizingInputs {
   /// unpacked.
   std::vector<std::uint64_t> unpacked_bytes = {};
   bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
-  bool attends_split = true;          ///< Backend::attends_split()
   std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
   std::int64_t rows_that_fill = 512;  ///< Backend::rows_that_fill()
 };

@@ -63,7 +63,7 @@ void PolicyFlags::add_to(CLI::App& app) {
          "entry for each layer, or one for each of its KV heads with strokes between them: a factor of HEAVY and\n"
          "RECENT, 1 on average, or full. full:read=0.1 has a step read a tenth of the tokens in full and the others "
          "by\n"
-         "few bits, with --kv-dtype int8, on the CPU. positions=rolled lets answers go on past the model's context.")
+         "few bits, with --kv-dtype int8. positions=rolled lets answers go on past the model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option(

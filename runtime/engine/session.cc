@@ -138,7 +138,6 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   sizing_.product = backend_->product_type(policy::multiplied_type(source.type, source.weight_format));
   if (backend_->unpacks_weights()) sizing_.unpacked_bytes = source.weights->unpacked_bytes();
   sizing_.disk_reads_device = backend_->device_is_host_memory();
-  sizing_.attends_split = backend_->attends_split();
   sizing_.device_overhead = backend_->device_overhead();
   sizing_.rows_that_fill = backend_->rows_that_fill();
   policy::Budgets free = free_bytes(*backend_, machine.disk_directory);

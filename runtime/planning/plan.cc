@@ -139,7 +139,6 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
   if (source.packs()) sizing.copy_bytes = packed_copy_bytes(source);
   sizing.kv = source.type;
   sizing.disk_reads_device = machine.device_is_host_memory;
-  sizing.attends_split = !machine.unpacks_weights;  // GPUs unpack, and do not
   sizing.device_overhead = machine.device_overhead;
   sizing.rows_that_fill = machine.rows_that_fill;
   sizing.weight_format = source.weight_format;

@@ -90,7 +90,7 @@ TEST_CASE("split slots take the bytes of int8, and a step reads fewer of them", 
   }
 }
 
-TEST_CASE("a footprint knows what is read in full, and a GPU is refused by name", "[policy]") {
+TEST_CASE("a footprint knows what is read in full", "[policy]") {
   const auto bytes_of_layer = [](const char* text) {
     const Retention retention = Retention::from_text(text);
     const test::Made made(test::decoder(2, 512, 8, 1000), 60, 40, 4, test::machine_of({}, {1 << 30, 1 << 30, 0}),
@@ -103,15 +103,35 @@ TEST_CASE("a footprint knows what is read in full, and a GPU is refused by name"
     const offload::KvShape& shape = print.kv_shapes.front().front();
     CHECK(shape.split == retention.selects());
     CHECK(shape.read == retention.kept(60, 40).read);
-    policy::SizingInputs gpu = made.sizing;
-    gpu.attends_split = false;
-    if (retention.selects())
-      CHECK_THROWS_WITH(policy::footprint(made.model, made.units, policy, made.work, gpu),
-                        Contains("'read' is computed on the CPU alone"));
-    else CHECK_NOTHROW(policy::footprint(made.model, made.units, policy, made.work, gpu));
     return print.kv_buffer_bytes(0);
   };
   const auto whole = bytes_of_layer("full");
   CHECK(bytes_of_layer("full:read=0.1") <= whole + 4096);
   CHECK(bytes_of_layer("full:read=0.5") == bytes_of_layer("full:read=0.1"));
+}
+
+TEST_CASE("a plan counts what a device reads in full, and the whole buffer that crosses the link", "[policy]") {
+  struct Seconds {
+    double computing, crossing;
+  };
+  const auto seconds = [](const char* rule, policy::Fractions kv) {
+    const Retention retention = Retention::from_text(rule);
+    const test::Made made(test::decoder(2, 512, 8, 1000), 600, 40, 64,
+                          test::machine_of({.launch = 1e-12}, {1 << 30, 1 << 30, 0}), retention);
+    policy::Policy policy;
+    policy.gpu_batch_size = 16, policy.num_gpu_batches = 4;
+    policy.retention = retention, policy.kv = kv;
+    policy.kv_format = KvFormat::from_text("int8", "x");
+    const auto print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
+    const policy::Phase decode = policy::predict(made.problem(), policy, print).decode;
+    const auto busy = [&](offload::Lane lane) { return decode.busy[static_cast<std::size_t>(lane)]; };
+    return Seconds{busy(offload::Lane::device_compute), busy(offload::Lane::host_to_device)};
+  };
+  const policy::Fractions device{{1, 0, 0}}, host{{0, 1, 0}};
+  const auto of_device = [&](const char* rule) { return seconds(rule, device).computing; };
+  CHECK(of_device("full:read=0.05") < of_device("full:read=0.3"));
+  CHECK(of_device("full:read=0.1") < of_device("full"));
+  CHECK(of_device("h2o:0.1:0.1:read=0.05") < of_device("full:read=0.05"));
+  CHECK(seconds("full:read=0.1", device).crossing == 0);
+  CHECK(seconds("full:read=0.1", host).crossing == Approx(seconds("full", host).crossing).epsilon(0.01));
 }
