@@ -103,7 +103,7 @@ constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 ///   k, v [sequences, kv_heads, hot()]     cold_k, cold_v [sequences, kv_heads, cold], rows of `coarse` bits
 /// Slots that are `split` have each row of i8 in pieces (kernels/coarse_row.h), so that a step may leave the low rows
 /// of most slots unread; without a rest and cold slots:
-///   k, v: high rows of `coarse` bits     low_k, low_v [sequences, kv_heads, slots]: low rows
+///   k, v: high rows of `coarse` bits     low_k, low_v [sequences, kv_heads, slots]: low rows, also those of the home
 ///   scale_k, scale_v [sequences, kv_heads, slots]: scales and minima
 struct KvSlots {
   void *k = nullptr, *v = nullptr;

@@ -69,6 +69,8 @@ struct KvShape {
                 position = 0, free_slot = 0, rest = 0, key_sum = 0, mean = 0, end = 0;
   };
   Offsets offsets() const;
+  /// The bytes of all low rows, which lie side by side, from Offsets::low_k to Offsets::scale_k.
+  std::size_t low_bytes() const { return offsets().scale_k - offsets().low_k; }
 
   /// Slots of a head: those that are not cold, and the cold ones.
   struct Slots {

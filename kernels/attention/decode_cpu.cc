@@ -87,8 +87,8 @@ void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot
   }
   if (from.split) {
     const std::int64_t place = index * from.slots + slot;
-    copy_row(from.low_k, to.low_k, place, from.low_key_bytes());
-    copy_row(from.low_v, to.low_v, place, from.low_value_bytes());
+    if (from.low_k != to.low_k) copy_row(from.low_k, to.low_k, place, from.low_key_bytes());
+    if (from.low_v != to.low_v) copy_row(from.low_v, to.low_v, place, from.low_value_bytes());
     copy_row(from.scale_k, to.scale_k, place, scales_bytes(from.head_dim));
     copy_row(from.scale_v, to.scale_v, place, scales_bytes(from.head_dim));
   }

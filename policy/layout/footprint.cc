@@ -250,6 +250,12 @@ std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
   return total;
 }
 
+std::uint64_t Footprint::kv_bytes_from_host(int layer) const {
+  std::uint64_t total = 0;
+  for (const offload::KvShape& run : kv_runs(layer)) total += run.bytes() - run.low_bytes();
+  return total;
+}
+
 std::vector<std::uint32_t> Footprint::first_alike() const {
   std::vector<std::uint32_t> first;
   std::map<std::tuple<Sublayer::Kind, bool, int>, std::uint32_t> known;

@@ -52,8 +52,12 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
     return double(sizing_.unit_bytes[op.subject]) * (routed ? touched(op.batch, sweep) : 1);
-  if (op.subject < shape.activation_buffer(0))
-    return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
+  if (op.subject < shape.activation_buffer(0)) {
+    const std::uint32_t buffer = op.subject - shape.kv_buffer(0, 0);
+    const int layer = static_cast<int>(buffer) / shape.batches;
+    const bool comes = op.lane == offload::Lane::host_to_device && shape.kv_home[buffer] == Tier::host;
+    return double(comes ? footprint_.kv_bytes_from_host(layer) : footprint_.kv_buffer_bytes(layer));
+  }
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences);
   if (op.subject < shape.exchange_buffer(0))
@@ -214,12 +218,24 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
   return seconds;
 }
 
+double Cost::low_rows(int layer, double sequences, double tokens) const {
+  if (footprint_.shape.disk_reads_device) return 0;  // there the device's memory is the host's
+  double bytes = 0;
+  for (const offload::KvShape& kv : footprint_.kv_runs(layer)) {
+    const double visible = std::min(tokens, double(kv.slots));
+    bytes += sequences * kv.kv_heads * (kv.read > 0 ? std::min(visible, double(kv.read)) : visible) *
+             double(kv.low_bytes_per_step());
+  }
+  return bytes / machine_.bytes_per_second[static_cast<std::size_t>(offload::Lane::host_to_device)];
+}
+
 double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   const int layer = sub.layer;
   const std::vector<offload::KvShape>& kv = footprint_.kv_runs(layer);
   if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
+  const bool at_host = footprint_.shape.kv_home[footprint_.shape.kv_index(layer, op.batch)] == Tier::host;
   // Chunks of whole sequences, as Layers::chunks() cuts them.
   const double all = sweep.with_rows(sequences);
   const auto per_chunk =
@@ -230,7 +246,8 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
     if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sub, sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
-                               : decode_core(machine_.device, kv, count, sweep.visible);
+                               : decode_core(machine_.device, kv, count, sweep.visible) +
+                                     (at_host ? low_rows(layer, count, sweep.visible) : 0);
     if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sub, sweep));
     return seconds;
   });

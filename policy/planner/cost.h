@@ -40,6 +40,8 @@ class Cost {
   double seconds(const Op& op, const Sweep& sweep, bool routed = false) const;
   /// Bytes that a load or store op moves.
   double bytes(const Op& op, const Sweep& sweep, bool routed = false) const;
+  /// Seconds to read over the link what a step takes of low rows, where KV is at home on the host.
+  double low_rows(int layer, double sequences, double tokens) const;
   /// The share of experts that the rows of a pass over the weights choose, which begins with the batch `first`.
   double touched(int first, const Sweep& sweep) const;
 

@@ -201,6 +201,12 @@ class Relaxation {
     if (!footprint_.layers_alike()) return double(footprint_.kv_bytes());
     return double(footprint_.kv_buffer_bytes(0)) * problem_.model.layers * policy_.num_gpu_batches;
   }
+  /// The part of kv_total() that comes to the device if it is at home on the host.
+  double kv_from_host() const {
+    double bytes = 0;
+    for (int layer = 0; layer < problem_.model.layers; ++layer) bytes += double(footprint_.kv_bytes_from_host(layer));
+    return bytes * policy_.num_gpu_batches;
+  }
   double seconds_per_byte(Lane lane) const { return 1 / problem_.machine.bytes_per_second[index(lane)]; }
 
   Lanes lanes(const Sweep& sweep_of) const {
@@ -233,7 +239,8 @@ class Relaxation {
     come(result, kv, kv_total());
     // KV that the host attends stays there; only its rows move. A home on the host is updated along with its buffer.
     Row& in = result.per_share[index(Lane::host_to_device)];
-    in[on_host] -= kv_total() * seconds_per_byte(Lane::host_to_device);
+    in[kv + 1] -= (kv_total() - kv_from_host()) * seconds_per_byte(Lane::host_to_device);
+    in[on_host] -= kv_from_host() * seconds_per_byte(Lane::host_to_device);
     result.per_share[index(Lane::device_to_host)][on_host] += rows * seconds_per_byte(Lane::device_to_host);
     go_from_disk_only(result);
     return result;
@@ -270,8 +277,18 @@ class Relaxation {
       if (count[s] == 0) continue;
       const double times = count[s] * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
-      const double whole = cost_.seconds(op, sweep_of);
+      // With KV at home on the host, low rows are read over the link.
+      const double over_link =
+          sub.kind == Sublayer::Kind::attention && !sweep_of.prefill
+              ? cost_.low_rows(sub.layer, sweep_of.with_rows(sweep_of.rows(0, policy_.gpu_batch_size)),
+                               sweep_of.visible)
+              : 0;
+      const bool counted =
+          over_link > 0 && footprint_.shape.kv_home[footprint_.shape.kv_index(sub.layer, 0)] == Tier::host;
+      const double whole = cost_.seconds(op, sweep_of) - (counted ? over_link : 0);
       device += times * whole;
+      result.per_share[index(Lane::device_compute)][kv + 1] += times * over_link;
+      core += times * over_link;
       if (footprint_.shape.unpacks_for(s)) {  // once for all batches
         Op once = op;
         once.part = Op::Part::unpack;

@@ -285,7 +285,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       switch (op.part) {
         case Op::Part::whole:
           layers_.attention(sub.layer, unit, rows, hidden,
-                            {storage_.kv(sub.layer, batch, op.kv_slot),
+                            {storage_.kv(sub.layer, batch, op.kv_slot, op.prefill),
                              op.prefill ? HeadRunSlots{} : storage_.kv_home(sub.layer, batch)},
                             stream);
           break;

@@ -60,7 +60,9 @@ class Storage : public TableRows {
   /// Room for the quantised matrices of the sublayer's unit once unpacked, by role, for each of its experts; a view is
   /// empty for a matrix that stays as it is. No entries if the unit is not unpacked.
   std::vector<std::array<View, policy::kRoles>> unpacked(std::uint32_t sublayer, std::span<const UnitViews> unit) const;
-  HeadRunSlots kv(int layer, int batch, std::uint32_t slot) const;       ///< `slot` is of the device window
+  /// `slot` is of the device window. After the first sweep the low rows of a buffer at home on the host are those
+  /// there.
+  HeadRunSlots kv(int layer, int batch, std::uint32_t slot, bool prefill) const;
   HeadRunSlots kv_home(int layer, int batch) const;                      ///< empty unless the home is host memory
   HeadRunSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< `slot` is of the host window
   /// Host memory with room for a KV buffer, which no op uses between two sweeps; null unless some KV is at home on the
@@ -101,6 +103,7 @@ class Storage : public TableRows {
   std::size_t shift(std::size_t unit) const;  // Weights::shift() on a GPU, else 0
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
+  std::uint64_t bring_without_low_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(const policy::Op& op) const;
   View rows_of(policy::Value value, std::byte* at, int batch) const;
   std::byte* hidden_place(const policy::Op& op) const;

@@ -436,3 +436,36 @@ TEST_CASE("a recorded step of few rows multiplies by quantised weights as they l
   CHECK(cusim::kernels_named("multiply_levels") - before == 12 * matrices_of(*source));
   for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]) == "");
 }
+
+TEST_CASE("of KV at home on the host that is read in part all but low rows is copied to the device", "[gpu]") {
+  const ResetAfter reset_after;
+  constexpr std::int64_t kTokens = 6;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts(4, {{5, 9, 7, 30, 4, 11, 60, 8}, kTokens, {}});
+  for (Prompt& prompt : prompts) prompt.forced.assign(kTokens, 9);
+  struct Copied {
+    std::uint64_t simulated, lane, from_host;
+  };
+  const auto run = [&](const std::string& retention) {
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
+    policy.weights = policy.activations = policy::Fractions{{1, 0, 0}};
+    policy.kv = policy::Fractions{{0, 1, 0}}, policy.attention_on_host = 0;
+    policy.retention = policy::Retention::from_text(retention);
+    policy.kv_format = policy::KvFormat::from_text("int8", "kv");
+    Engine engine(*source, policy, prompts);
+    const std::uint64_t before = cusim::stats().to_device_bytes;
+    engine.run();
+    const runtime::Totals& totals = engine.session().executor().totals();
+    const auto lane = static_cast<std::size_t>(offload::Lane::host_to_device);
+    std::uint64_t from_host = 0;
+    for (int layer = 0; layer < source->spec.layers; ++layer)
+      from_host += 2 * engine.session().footprint().kv_bytes_from_host(layer);
+    return Copied{cusim::stats().to_device_bytes - before, totals.lane_bytes[lane], (kTokens - 1) * from_host};
+  };
+  const Copied whole = run("full"), part = run("full:read=0.2");
+  CHECK(whole.lane == whole.from_host);
+  CHECK(part.lane == part.from_host);
+  CHECK(part.from_host < whole.from_host);
+  CHECK(whole.simulated - part.simulated == whole.from_host - part.from_host);
+}
