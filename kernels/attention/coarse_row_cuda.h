@@ -114,12 +114,12 @@ struct SplitRow {
   int bits;
 };
 
-/// Those of the keys or the values of one head.
-struct SplitRows {
+/// The pieces of the keys or the values of one head.
+struct SplitHead {
   std::uint32_t *high = nullptr, *low = nullptr, *scales = nullptr;
   int bits = 0, groups = 0;
 
-  __device__ SplitRows(const KvSlots& s, bool keys, std::int64_t at) {  // at: sequence * kv_heads + head
+  __device__ SplitHead(const KvSlots& s, bool keys, std::int64_t at) {  // at: sequence * kv_heads + head
     if (!s.k) return;
     bits = keys ? s.coarse.keys : s.coarse.values, groups = kv_groups(s.head_dim);
     const auto words = [](void* all) { return static_cast<std::uint32_t*>(all); };
@@ -185,7 +185,7 @@ template <class LevelOf> __device__ std::uint32_t low_word(int bits, int word, c
 
 /// Quantises group `group` of x [dim] into the pieces of a slot, and of `home` too unless it has none. All threads of a
 /// warp call it; `level` [kKvGroup] of shared memory is the warp's own.
-__device__ inline void write_split_group(const float* x, int dim, int group, const SplitRows& to, const SplitRows& home,
+__device__ inline void write_split_group(const float* x, int dim, int group, const SplitHead& to, const SplitHead& home,
                                          int slot, std::uint32_t* level) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, high = 2 * to.bits, all = 16;  // words of a group
   const GroupLevels levels = levels_of_group<DType::i8>(x, dim, group);

@@ -7,7 +7,7 @@
 
 namespace weft::kernels::cuda::decode {
 
-// With one block more ptxas would spill.
+// With one block more ptxas would spill in some of the kernels.
 template <int kDim, int kHeads> constexpr int kBlocks<SplitTiles<kDim>, kHeads> = kDim > 64 || kHeads == 4 ? 2 : 3;
 template <int kVector, int kLanes, int kSteps, int kHeads>
 constexpr int kBlocks<Team<SplitRow, kVector, kLanes, kSteps>, kHeads> = kSteps > 1 || kHeads == 4 ? 2 : 3;
@@ -166,7 +166,7 @@ __device__ int choose_slots(const DecodeArgs& a, const Tile<SplitLevels>& t, con
 /// slots with all bits; values, with all bits where `which` says so.
 enum class Pass : std::uint8_t { high_keys, listed_keys, values };
 template <Pass kPass> struct PassRows {
-  SplitRows rows;
+  SplitHead rows;
   int index, head;
   const std::int32_t* which;  // the list, or Reading::reads
   __device__ PassRows(const DecodeArgs& a, const Tile<SplitLevels>& t, const std::int32_t* slots = nullptr)

@@ -140,8 +140,8 @@ struct Footprint {
   std::vector<std::uint32_t> first_alike() const;
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
   std::uint64_t kv_buffer_bytes(int layer) const;
-  /// What comes to the device of a KV buffer at home on the host, in a sweep after the first: all but low rows, of
-  /// which the device reads at home what it needs (offload::KvShape::split).
+  /// The bytes of a KV buffer at home on the host that come to the device in a sweep after the first: all but low rows,
+  /// of which the device reads at home what it needs (offload::KvShape::split).
   std::uint64_t kv_bytes_from_host(int layer) const;
   /// Only as many buffers as a pass of prefill has batches hold prompts; each holds its own batch's rows in decode.
   std::uint64_t activation_buffer_bytes(int batch) const;

@@ -81,6 +81,9 @@ TEST_CASE("split slots take the bytes of int8, and a step reads fewer of them", 
       const std::size_t padding = dim % 64 == 0 ? 0 : 2 * (64 - static_cast<std::size_t>(dim) % 64);
       CHECK(split.bytes_per_step() + split.low_bytes_per_step() == whole.bytes_per_step() + padding);
       CHECK(split.bytes_per_step() < whole.bytes_per_step());
+      CHECK(whole.low_bytes() == 0);
+      CHECK(split.low_bytes() == (2 * 3 * 50 * split.low_key_bytes() + 63) / 64 * 64 +
+                                     (2 * 3 * 50 * split.low_value_bytes() + 63) / 64 * 64);
       std::size_t all = 0;
       for (const auto& part : split.parts()) all += part.head_bytes(split.all_slots());
       CHECK(all == 50 * (split.key_bytes() + split.value_bytes() + split.low_bytes_per_step() +
