@@ -30,7 +30,8 @@ struct GroupLevels {
 /// Quantises group `group` of x [dim], less `mean` [dim] unless that is null. All threads of a warp call it. The bits
 /// are the same as on the CPU.
 template <DType kType>
-__device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, int group, const float* mean) {
+__device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, int group,
+                                                       const float* mean = nullptr) {
   constexpr float top = kType == DType::i8 ? 255.0f : 15.0f;
   constexpr int each = GroupLevels::kEach;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
@@ -71,7 +72,7 @@ __device__ __forceinline__ GroupLevels levels_of_group(const float* x, int dim, 
 /// is null. All threads of a warp call it.
 template <DType kType>
 __device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home,
-                               const float* mean) {
+                               const float* mean = nullptr) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, first = group * kKvGroup, count = min(dim - first, kKvGroup);
   const GroupLevels levels = levels_of_group<kType>(x, dim, group, mean);
   const auto write = [&](int at, unsigned byte) {
