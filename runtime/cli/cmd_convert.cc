@@ -6,9 +6,9 @@
 #include "policy/layout/policy.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
-#include "runtime/engine/convert.h"
 #include "runtime/engine/storage.h"
 #include "runtime/measure/report.h"
+#include "runtime/model/convert.h"
 #include "runtime/planning/log.h"
 
 namespace weft::runtime {

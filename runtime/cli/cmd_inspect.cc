@@ -17,8 +17,8 @@
 #include "policy/layout/policy.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
-#include "runtime/engine/packed_copy.h"
 #include "runtime/model/model_source.h"
+#include "runtime/model/packed_copy.h"
 #include "runtime/text/chat_template.h"
 
 namespace weft::runtime {

@@ -11,7 +11,7 @@
 #include "policy/layout/placement.h"
 #include "policy/layout/policy_text.h"
 #include "policy/layout/rolling.h"
-#include "runtime/engine/packed_copy.h"
+#include "runtime/model/packed_copy.h"
 
 namespace weft::runtime {
 namespace {

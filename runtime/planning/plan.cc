@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "kernels/error.h"
-#include "runtime/engine/packed_copy.h"
+#include "runtime/model/packed_copy.h"
 
 namespace weft::runtime {
 namespace {

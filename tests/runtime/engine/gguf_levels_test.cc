@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/convert.h"
+#include "runtime/model/convert.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"

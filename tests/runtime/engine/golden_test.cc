@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/linear/linear_cpu.h"
-#include "runtime/engine/convert.h"
+#include "runtime/model/convert.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"

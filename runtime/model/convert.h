@@ -1,4 +1,4 @@
-// runtime/engine/convert.h: writes a packed copy of a checkpoint: one safetensors file, in the order in which a run
+// runtime/model/convert.h: writes a packed copy of a checkpoint: one safetensors file, in the order in which a run
 // reads it.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "runtime/engine/convert.h"
+#include "runtime/model/convert.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -23,16 +23,15 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/engine/storage.h"
 #include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
-constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
+constexpr std::size_t kPiece = 1 << 20,
+                      kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
 
 struct Planned {
@@ -111,7 +110,8 @@ class Appender {
 void write_matrix(const StoredMatrix& matrix, DType type, Appender& file, const std::atomic<bool>& stop) {
   matrix.check();
   std::vector<float> numbers;
-  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(kPart / sizeof(float)) / matrix.cols());
+  const std::int64_t step =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kPiece / sizeof(float)) / matrix.cols());
   for (std::int64_t first = 0; first < matrix.rows(); first += step) {
     if (stop) throw Interrupted{};
     matrix.read_numbers(first, std::min(step, matrix.rows() - first), numbers);
@@ -126,7 +126,7 @@ void write_matrix(const StoredMatrix& matrix, DType type, Appender& file, const 
 void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender& file, const std::atomic<bool>& stop) {
   if (planned.stored.matrix) return write_matrix(*planned.stored.matrix, planned.type, file, stop);
   const TensorInfo& tensor = *planned.stored.info;
-  const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPart / element;
+  const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPiece / element;
   const std::uint64_t count = tensor.bytes / element;
   const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
   std::vector<std::byte> whole;
@@ -159,8 +159,8 @@ unsigned mode_of(const fs::path& path) {
 
 void write_small_files(const ModelTexts& from, const fs::path& to, DType type, bool untied,
                        const policy::Quantisation& quantisation) {
-  json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
-                                   policy::Blame::data, {.depth = 32, .large_integers = true});
+  nlohmann::json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
+                                             policy::Blame::data, {.depth = 32, .large_integers = true});
   const auto write = [&](const std::string& name, const std::string& text) {
     fs::create_directories((to / name).parent_path());
     write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});

@@ -1,4 +1,4 @@
-#include "runtime/engine/packed_copy.h"
+#include "runtime/model/packed_copy.h"
 
 #include <fcntl.h>
 #include <unistd.h>

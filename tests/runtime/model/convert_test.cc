@@ -1,4 +1,4 @@
-#include "runtime/engine/convert.h"
+#include "runtime/model/convert.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

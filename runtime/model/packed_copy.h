@@ -1,4 +1,4 @@
-// runtime/engine/packed_copy.h: the packed copy of a model's weights next to a run's spill file: made once, used again
+// runtime/model/packed_copy.h: the packed copy of a model's weights next to a run's spill file: made once, used again
 // by later runs, and made anew if it is not of these weights any more.
 #pragma once
 
