@@ -126,7 +126,8 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   space.first_tokens = policy.gpu_batch_size == 1
                            ? space.batch_tokens
                            : std::min(space.batch_tokens, policy.max_batched_tokens.value_or(kFirstTokens));
-  space.admitted_tokens = std::max(space.chunk_tokens, space.first_tokens / 4);
+  space.admitted_tokens =
+      policy.experts_on_host > 0 ? space.chunk_tokens : std::max(space.chunk_tokens, space.first_tokens / 4);
   space.attention = {.queries = std::min(space.prefix_tokens, space.chunk_tokens) + space.chunk_tokens,
                      .tokens = std::max(space.prefix_tokens + space.chunk_tokens, work.longest_prompt),
                      .prompts = true};
@@ -208,11 +209,31 @@ int prefill_batches(const ScheduleShape& shape, const Workload& work, const Work
 }
 
 /// The most rows that a batch has after the first sweep.
+std::int64_t later_rows(const ScheduleShape& shape, const Policy& policy, const Workload& work,
+                        const Workspace& space) {
+  return shape.refills ? joined_rows(policy, work, space)
+                       : std::min<std::int64_t>(space.batch_tokens, policy.gpu_batch_size);
+}
+
+/// The rows for which a batch without room of its own for prompts needs room.
 std::int64_t decode_rows(const ScheduleShape& shape, const Policy& policy, const Workload& work,
                          const Workspace& space) {
-  const std::int64_t later = shape.refills ? joined_rows(policy, work, space)
-                                           : std::min<std::int64_t>(space.batch_tokens, policy.gpu_batch_size);
+  const std::int64_t later = later_rows(shape, policy, work, space);
   return shape.prefill_batches == shape.batches ? std::max(first_rows(work, space), later) : later;
+}
+
+/// Homes by the shares of the weights; those of experts that the host computes are on the host.
+std::vector<Tier> unit_homes(const std::vector<std::uint64_t>& unit_bytes, const std::vector<bool>& host_computes,
+                             const Fractions& shares) {
+  const auto by_host = [&](std::size_t unit) { return !host_computes.empty() && host_computes[unit]; };
+  std::vector<std::size_t> others;
+  for (std::size_t u = 0; u < unit_bytes.size(); ++u)
+    if (!by_host(u)) others.push_back(unit_bytes[u]);
+  const std::vector<Tier> spread_homes = spread(others, shares.of);
+  std::vector<Tier> homes;
+  std::size_t next = 0;
+  for (std::size_t u = 0; u < unit_bytes.size(); ++u) homes.push_back(by_host(u) ? Tier::host : spread_homes[next++]);
+  return homes;
 }
 
 /// The largest KV buffer that is away from home while it is used.
@@ -258,12 +279,14 @@ std::uint64_t Footprint::kv_bytes_from_host(int layer) const {
 
 std::vector<std::uint32_t> Footprint::first_alike() const {
   std::vector<std::uint32_t> first;
-  std::map<std::tuple<Sublayer::Kind, bool, int>, std::uint32_t> known;
+  std::map<std::tuple<Sublayer::Kind, bool, int, bool>, std::uint32_t> known;
   for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
     const Sublayer& sub = shape.sublayers[s];
     const bool in_layer = sub.layer >= 0, own = sub.kind == Sublayer::Kind::attention && !layers_alike();
     const bool sparse = s + 1 < shape.sublayers.size() && shape.sublayers[s + 1].kind == Sublayer::Kind::experts;
-    first.push_back(in_layer && !own ? known.try_emplace({sub.kind, sparse, sub.experts}, s).first->second : s);
+    const bool by_host = shape.computed_on_host(s, false);
+    first.push_back(in_layer && !own ? known.try_emplace({sub.kind, sparse, sub.experts, by_host}, s).first->second
+                                     : s);
   }
   return first;
 }
@@ -301,8 +324,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = sizing.disk_reads_device;
-  const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
-  shape.unit_home = spread(unit_bytes, policy.weights.of);
+  shape.host_computes = host_computes(model, units, sizing.unit_bytes, policy.experts_on_host);
+  shape.unit_home = unit_homes(sizing.unit_bytes, shape.host_computes, policy.weights);
   // A prompt attends to its own keys and values before they are quantised.
   const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
   const bool quantised = is_quantised(slot_type);
@@ -328,6 +351,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.activation_home = spread(activation_bytes, policy.activations.of);
   shape.slots = shape.slots_needed(2);
   print.workspace.unpacked = unpacked_layout(shape, sizing.unpacked_bytes);
+  print.workspace.host_experts = host_experts_layout(
+      model, shape, print.types, later_rows(shape, policy, work, print.workspace), print.workspace.piece_tokens);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
     gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
@@ -348,8 +373,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const auto count = [&](Tier tier, std::uint64_t bytes) {
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
   };
+  const auto by_host = [&](std::size_t unit) { return !shape.host_computes.empty() && shape.host_computes[unit]; };
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
+    if ((shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) && !by_host(u))
+      count(shape.unit_home[u], sizing.unit_bytes[u]);
   if (any_on(Tier::disk, shape.unit_home)) count(Tier::disk, sizing.copy_bytes);
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 0; batch < shape.batches; ++batch)
@@ -362,7 +389,9 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     count(w->tier, w->slots * w->slot_bytes);
   count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.unpacked.bytes +
                           print.workspace.exchange_device.bytes);
-  count(Tier::host, print.workspace.exchange_host.bytes);
+  count(Tier::host, print.workspace.exchange_host.bytes + print.workspace.host_experts.bytes);
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (by_host(u)) count(Tier::host, sizing.unit_bytes[u]);
   count(sizing.disk_reads_device ? Tier::device : Tier::host,
         static_cast<std::uint64_t>(shape.batches) * print.workspace.routing);
   count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);

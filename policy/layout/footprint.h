@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "offload/kv_layout.h"
+#include "policy/layout/host_experts.h"
 #include "policy/layout/policy.h"
 #include "policy/model/steps.h"
 #include "policy/schedule/schedule.h"
@@ -103,14 +104,15 @@ struct Workspace {
   /// begin.
   std::int64_t first_tokens = 0;
   /// Prompt tokens of a batch that may join a sweep after the first, not counting the last prompt of them: a quarter of
-  /// what its prefill has, so that decode does not stall.
+  /// what its prefill has, so that decode does not stall. A chunk, if the host computes experts, for theirs too.
   std::int64_t admitted_tokens = 0;
   AttentionRows attention;  ///< a prefix's last chunk and one more; a whole prompt, or a prefix and a chunk
   std::uint64_t chunk = 0;  ///< bytes, device: projections, attention and mlp of one chunk
   OutputLayout output;      ///< device
   UnpackedLayout unpacked;  ///< device
   ExchangeLayout exchange_device, exchange_host;
-  std::uint64_t gather = 0;  ///< bytes, where disk reads land: gathered rows of tables on disk
+  HostExpertsLayout host_experts;  ///< host
+  std::uint64_t gather = 0;        ///< bytes, where disk reads land: gathered rows of tables on disk
   /// Bytes of a batch, on the host: the experts that each row has chosen, and their weights. 0: all layers are dense.
   std::uint64_t routing = 0;
 };
@@ -132,7 +134,8 @@ struct Footprint {
   std::uint64_t job = 0;  ///< the bytes of requests and answers that are charged
   /// Per tier: all buffers at home there, windows, work space; on the disk the spill and the packed copy.
   std::array<std::uint64_t, 3> bytes{};
-  std::array<std::uint64_t, 3> fixed{};  ///< the part of `bytes` that is windows, work space and job data
+  /// The part of `bytes` that is windows, work space, job data and the experts that the host computes.
+  std::array<std::uint64_t, 3> fixed{};
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   bool layers_alike() const { return kv_shapes.size() == 1; }

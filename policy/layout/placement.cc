@@ -176,7 +176,8 @@ std::vector<Tier> spread(std::size_t blocks, const std::array<double, 3>& fracti
 Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
-                          partial.attention_on_host.value_or(0) > 0 || partial.budgets[1].has_value();
+                          partial.attention_on_host.value_or(0) > 0 || partial.experts_on_host.value_or(0) > 0 ||
+                          partial.budgets[1].has_value();
   Budgets budgets = free;
   // Two tiers in one memory share its free bytes.
   if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;

@@ -88,7 +88,7 @@ void read_kv(const nlohmann::json& object, const std::string& where, PartialPoli
   else fields.refuse_unknown();
 }
 
-double attention_from_json(const nlohmann::json& value, const std::string& where) {
+double host_share_from_json(const nlohmann::json& value, const std::string& where) {
   if (value.is_string() && value == "device") return 0;
   if (value.is_string() && value == "host") return 1;
   if (!value.is_object())
@@ -124,6 +124,7 @@ template <class A, class B, class Visit> void for_each_field(A& a, B& b, const V
   visit(a.weight_format, b.weight_format);
   visit(a.kv_format, b.kv_format);
   visit(a.attention_on_host, b.attention_on_host);
+  visit(a.experts_on_host, b.experts_on_host);
   visit(a.retention, b.retention);
   visit(a.overlap, b.overlap);
   visit(a.continuous, b.continuous);
@@ -135,6 +136,12 @@ nlohmann::ordered_json to_json(const Fractions& fractions) {
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   for (const offload::Tier tier : offload::kTiers) object[name_of(tier)] = fractions.of[static_cast<std::size_t>(tier)];
   return object;
+}
+
+nlohmann::ordered_json host_share_json(double on_host) {
+  if (on_host == 0) return "device";
+  if (on_host == 1) return "host";
+  return {{"device", 1 - on_host}, {"host", on_host}};
 }
 
 }  // namespace
@@ -152,7 +159,8 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& object, const std::
   if (fields.has("activations"))
     policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
   if (fields.has("attention"))
-    policy.attention_on_host = attention_from_json(fields.at("attention"), where + ": attention");
+    policy.attention_on_host = host_share_from_json(fields.at("attention"), where + ": attention");
+  if (fields.has("experts")) policy.experts_on_host = host_share_from_json(fields.at("experts"), where + ": experts");
   if (fields.has("retention")) read_retention(fields.at("retention"), where + ": retention", policy);
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
   if (fields.has("schedule")) policy.continuous = continuous_from_text(fields.text("schedule"), where + ": schedule");
@@ -220,9 +228,8 @@ nlohmann::ordered_json Policy::to_json() const {
   if (kv_format.coarse)
     object.at("kv")["coarse"] = {{"keys", kv_format.coarse->keys}, {"values", kv_format.coarse->values}};
   object["activations"] = policy::to_json(activations);
-  if (attention_on_host == 0) object["attention"] = "device";
-  else if (attention_on_host == 1) object["attention"] = "host";
-  else object["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
+  object["attention"] = host_share_json(attention_on_host);
+  if (experts_on_host > 0) object["experts"] = host_share_json(experts_on_host);
   object["retention"] = retention.to_json();
   object["overlap"] = overlap;
   object["schedule"] = continuous ? "continuous" : "static";
@@ -286,7 +293,7 @@ bool continuous_from_text(std::string_view text, const std::string& where) {
   throw UsageError(where + " must be continuous or static, got '" + std::string(text.substr(0, 40)) + "'");
 }
 
-double attention_from_text(std::string_view text, const std::string& where) {
+double host_share_from_text(std::string_view text, const std::string& where) {
   if (text == "device") return 0;
   if (text == "host") return 1;
   double share = -1;
@@ -297,7 +304,7 @@ double attention_from_text(std::string_view text, const std::string& where) {
   return share;
 }
 
-std::string attention_to_text(double on_host) {
+std::string host_share_to_text(double on_host) {
   if (on_host == 0) return "device";
   if (on_host == 1) return "host";
   const int percent = static_cast<int>(std::lround(on_host * 100));

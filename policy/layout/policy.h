@@ -76,6 +76,9 @@ struct Policy {
   std::optional<WeightFormat> weight_format;  ///< nullopt: the checkpoint's, or --dtype's
   KvFormat kv_format;
   double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the device attends the rest
+  /// Share of the experts that the host computes in every sweep after a block's first. Their home is host memory; the
+  /// other weights have the shares of `weights`.
+  double experts_on_host = 0;
   Retention retention;
   bool overlap = true;
   /// Whether a finished sequence gives its place to the next request, whose prefill joins the next sweep. Otherwise
@@ -96,7 +99,7 @@ struct PartialPolicy {
   std::optional<Fractions> weights, kv, activations;
   std::optional<WeightFormat> weight_format;
   std::optional<KvFormat> kv_format;
-  std::optional<double> attention_on_host;
+  std::optional<double> attention_on_host, experts_on_host;
   std::optional<Retention> retention;
   /// In place of a retention and a KV format: the share that keys and values may take of the full cache's bytes in 16
   /// bits. settle_kv_share() chooses both (policy/layout/kv_share.h).
@@ -121,9 +124,9 @@ struct PartialPolicy {
 /// "continuous" or "static". Throws UsageError.
 bool continuous_from_text(std::string_view text, const std::string& where);
 /// "device", "host", or the share on the host such as "0.6". Throws UsageError.
-double attention_from_text(std::string_view text, const std::string& where);
+double host_share_from_text(std::string_view text, const std::string& where);
 /// "device", "host", "device 40 % and host 60 %"
-std::string attention_to_text(double on_host);
+std::string host_share_to_text(double on_host);
 
 /// "4GiB", "512MiB", "1073741824". Throws UsageError.
 std::uint64_t bytes_from_text(std::string_view text, const std::string& where);

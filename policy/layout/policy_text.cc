@@ -39,7 +39,8 @@ std::string policy_line(const Policy& policy) {
          percentages(policy.kv) + (policy.kv_format.dtype ? " in " + to_text(policy.kv_format, DType::f16) : "") +
          ", activations " + percentages(policy.activations) + "; retention " + retention_name(policy.retention) +
          (policy.weight_format ? "; weights " + to_text(*policy.weight_format) : "") + "; attention on " +
-         attention_to_text(policy.attention_on_host) +
+         host_share_to_text(policy.attention_on_host) +
+         (policy.experts_on_host > 0 ? "; experts on " + host_share_to_text(policy.experts_on_host) : "") +
          (policy.max_batched_tokens ? "; prompts " + std::to_string(*policy.max_batched_tokens) + " tokens at a time"
                                     : "") +
          "; " + (policy.continuous ? "continuous" : "static") + " schedule";

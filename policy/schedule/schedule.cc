@@ -10,8 +10,6 @@ namespace {
 constexpr std::uint32_t kNone = UINT32_MAX;
 using Clock = std::array<std::uint32_t, offload::kLanes.size()>;  // per lane: 1 + the last op known to have ended
 
-bool any(const std::vector<bool>& flags) { return std::find(flags.begin(), flags.end(), true) != flags.end(); }
-
 /// A window in the generator: the next slot in turn, and the op after which each slot may be refilled.
 struct SlotRing {
   std::vector<std::uint32_t> last_user;
@@ -50,7 +48,7 @@ class Generator {
   bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, sweep_ == 0); }
   /// Whether the host attends any batch in the layers that start at sublayer `s`.
   bool host_attends(std::uint32_t s) const {
-    return sweep_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention && any(shape_.host_attends);
+    return sweep_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention && shape_.any_attended_on_host();
   }
   Tier kv_home(int layer, int batch) const { return shape_.kv_home[shape_.kv_index(layer, batch)]; }
 
@@ -167,11 +165,22 @@ class Generator {
 
   /// The batches of a pass through one sublayer. Returns the next one.
   std::uint32_t sublayer(std::uint32_t s, int first, int end) {
+    if (shape_.computed_on_host(s, sweep_ == 0)) return experts_on_host(s);
     Loaded unit = load_unit(s);
     unpack(s, unit);
     std::uint32_t last = kNone;
     for (int batch = first; batch < end; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
     used(unit, last);
+    return s + 1;
+  }
+
+  /// Experts that the host computes for all batches at once, where their weights lie, while the device is busy with
+  /// those before them. Returns the next sublayer. The device adds what they made in their turn, so that a row's sum
+  /// has one order wherever its experts are computed.
+  std::uint32_t experts_on_host(std::uint32_t s) {
+    const std::uint32_t made =
+        add({.kind = Op::Kind::compute, .part = Op::Part::core, .lane = Lane::host_compute, .subject = s}, {sent_});
+    for (int batch = 0; batch < shape_.batches; ++batch) compute(s, batch, Op::Part::out, Loaded{kNoSlot, made}, {});
     return s + 1;
   }
 
@@ -298,11 +307,15 @@ class Generator {
     }
     const std::uint32_t done = add(op, {unit.ready, hidden, cache});
     if (sub.kind == Kind::mlp) router_ = done;
+    std::uint32_t last = done;  // the last op that needs the hidden states where they are
+    if (shape_.sends_rows(s, sweep_ == 0))
+      last = sent_ =
+          store(Lane::device_to_host, batch, shape_.routed_buffer(batch), op.activation_slot, kNoSlot, {done});
     if (uses_hidden) {
-      activation_.last_user[op.activation_slot] = done;
+      activation_.last_user[op.activation_slot] = last;
       if (writes_hidden)
         store_buffer(hidden_home, batch, shape_.activation_buffer(hidden_place), activation_, activation_staging_,
-                     op.activation_slot, done);
+                     op.activation_slot, last);
     }
     if (!uses_cache) return done;
     const std::uint32_t buffer = shape_.kv_buffer(sub.layer, batch);
@@ -320,42 +333,11 @@ class Generator {
   std::array<Clock, offload::kLanes.size()> lane_clock_;
   std::uint32_t sweep_ = 0;
   std::uint32_t experts_ = kNone, router_ = kNone;  // the unit of experts that is loaded; the last op of an mlp
+  std::uint32_t sent_ = kNone;  // the last op that sends rows of a layer to their experts on the host
   int first_of_pass_ = 0;
 };
 
 }  // namespace
-
-std::size_t ScheduleShape::unpacked_space(std::uint32_t sublayer) const {
-  const Sublayer& sub = sublayers[sublayer];
-  return sub.kind == Sublayer::Kind::attention && any(host_attends) ? 1 + static_cast<std::size_t>(sub.layer) % 2 : 0;
-}
-
-WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
-  const auto streams = [](const std::vector<Tier>& homes, Tier tier) {
-    return std::find(homes.begin(), homes.end(), tier) != homes.end();
-  };
-  bool unit_host = false, unit_disk = false;
-  for (const Sublayer& sub : sublayers) {
-    if (sub.unit < 0) continue;
-    unit_host |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::host;
-    unit_disk |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::disk;
-  }
-  bool host_from_disk = false;
-  for (std::size_t buffer = 0; buffer < kv_home.size(); ++buffer)
-    host_from_disk |= host_attends[buffer] && kv_home[buffer] == Tier::disk;
-  const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
-  const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
-  const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
-  const std::uint32_t overlapping =
-      any(host_attends) ? 2 : 0;  // more units in use at once, see Generator::layers_of_batches()
-  return {.unit = unit_host || unit_disk ? slots_if(true) + overlapping : 0,
-          .kv = slots_if(kv_host || kv_disk),
-          .activation = slots_if(act_host || act_disk),
-          .unit_staging = slots_if(unit_disk && !disk_reads_device),
-          .kv_staging = slots_if(kv_disk && !disk_reads_device),
-          .activation_staging = slots_if(act_disk && !disk_reads_device),
-          .host_kv = slots_if(host_from_disk)};
-}
 
 Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_sweep, std::uint32_t sweeps) {
   return Generator(shape).run(first_sweep, sweeps);

@@ -21,12 +21,13 @@ inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 struct Op {
   enum class Kind : std::uint8_t { load, compute, store } kind;
   /// The part of its sublayer that a compute op runs. An attention sublayer whose KV is attended on the host runs in
-  /// three parts, the core on host_compute. unpack precedes the first op that uses a sublayer's unit, once a sweep for
-  /// all gpu batches.
+  /// three parts, the core on host_compute. Experts that the host computes have a core there, one for all gpu batches,
+  /// and an out on the device, which adds what they made. unpack precedes the first op that uses a sublayer's unit,
+  /// once a sweep for all gpu batches.
   enum class Part : std::uint8_t { whole, in, core, out, unpack } part = Part::whole;
   Lane lane;                     ///< the lane that it occupies
   std::uint32_t sweep = 0;       ///< number of the sweep, counted from the block's prefill
-  std::uint16_t batch = 0;       ///< gpu batch of the block; of a unit's ops the first batch of the pass
+  std::uint16_t batch = 0;       ///< gpu batch of the block; of ops for all batches of a pass the first one
   bool prefill = false;          ///< whether this is the block's first sweep
   std::uint32_t subject = 0;     ///< load, store: a buffer (ScheduleShape numbers them); compute: a sublayer
   std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the buffer's home
@@ -54,7 +55,8 @@ struct WindowSlots {
 };
 
 /// Everything that determines the order of a run. Buffers are numbered: units, then KV [layer * batches + batch], then
-/// hidden states [batch], then the query, key and value rows that go to the host [batch].
+/// hidden states [batch], then the query, key and value rows that go to the host [batch], then the rows whose experts
+/// the host computes [batch].
 struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;
@@ -62,6 +64,8 @@ struct ScheduleShape {
   int layers = 0, batches = 1;
   std::vector<bool>
       host_attends;  ///< [layer * batches + batch]: attended on the host in decode; false for KV on the device
+  /// [units] experts that the host computes in every sweep but the first; their home is the host. Empty: none.
+  std::vector<bool> host_computes = {};
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
   bool refills = false;  ///< prompts join later sweeps; the device attends them even if the host attends in decode
   /// The gpu batches of one pass over the weights in the block's first sweep; 0: all. Those of one pass need room for
@@ -80,9 +84,14 @@ struct ScheduleShape {
   /// sublayers are in use at once: two attentions and the mlp between them.
   static constexpr std::size_t kUnpackedSpaces = 3;
   std::size_t unpacked_space(std::uint32_t sublayer) const;
+  bool any_attended_on_host() const;
   bool attended_on_host(int layer, int batch, bool prefill) const {
     return !prefill && host_attends[kv_index(layer, batch)];
   }
+  /// Whether the host computes the experts of a sublayer in this sweep.
+  bool computed_on_host(std::uint32_t sublayer, bool prefill) const;
+  /// Whether a sublayer is an mlp with such experts behind it, so that its rows go to the host.
+  bool sends_rows(std::uint32_t sublayer, bool prefill) const;
   std::uint32_t kv_buffer(int layer, int batch) const {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(kv_index(layer, batch));
   }
@@ -93,7 +102,8 @@ struct ScheduleShape {
   std::uint32_t exchange_buffer(int batch) const {
     return activation_buffer(batches) + static_cast<std::uint32_t>(batch);
   }
-  std::uint32_t buffers() const { return exchange_buffer(batches); }
+  std::uint32_t routed_buffer(int batch) const { return exchange_buffer(batches) + static_cast<std::uint32_t>(batch); }
+  std::uint32_t buffers() const { return routed_buffer(batches); }
   /// The fewest slots that this shape needs, plus `ahead` per window to load ahead of use.
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };

@@ -83,6 +83,10 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--attention", attention,
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
       ->group("Policy");
+  app.add_option("--experts", experts,
+                 "Where the experts of a model that has some are computed after a block's first sweep: device (the "
+                 "default), host, or the host's share, such as 0.5, which has its home in host memory")
+      ->group("Policy");
   app.add_option(
          "--max-num-batched-tokens", max_num_batched_tokens,
          "Prompt tokens of a gpu batch that are computed at once; longer prompts go through each layer in chunks "
@@ -252,7 +256,8 @@ policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) co
     if (or_kv_dtypes.empty() && key_type()) format.keys = key_type();
     flags.kv_format = format;
   }
-  if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
+  if (!attention.empty()) flags.attention_on_host = policy::host_share_from_text(attention, "--attention");
+  if (!experts.empty()) flags.experts_on_host = policy::host_share_from_text(experts, "--experts");
   if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
   if (max_num_batched_tokens)
     flags.max_batched_tokens = checked(*max_num_batched_tokens, policy::kFewestBatchedTokens,

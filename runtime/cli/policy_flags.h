@@ -17,7 +17,7 @@ class App;
 namespace weft::runtime {
 
 struct PolicyFlags {
-  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic, kv_dtype, kv_keys;
+  std::string policy_file, retention, attention, experts, schedule, weight_dtype, weight_arithmetic, kv_dtype, kv_keys;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;

@@ -44,10 +44,10 @@ Totals Totals::operator-(const Totals& before) const {
   return difference;
 }
 
-Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
-                   kernels::Backend& backend, GracePeriod& stop)
-    : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
-      lanes_(backend), token_choice_(backend, policy.gpu_batch_size),
+Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers,
+                   HostExperts* host_experts, Storage& storage, kernels::Backend& backend, GracePeriod& stop)
+    : policy_(policy), footprint_(footprint), layers_(layers), host_experts_(host_experts), storage_(storage),
+      stop_(stop), backend_(backend), lanes_(backend), token_choice_(backend, policy.gpu_batch_size),
       resident_(is_resident(footprint.shape) && layers.model().experts.count == 0),
       routing_(footprint.shape, layers.model().experts, backend), packed_(footprint.shape.sublayers.size(), 0) {}
 
@@ -71,6 +71,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
                             .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   routing_.forget();
+  if (host_experts_) host_experts_->forget();
   prefill_ops_ = 0;
   const Totals before = totals();
   const double begin = lanes_.now();
@@ -187,10 +188,13 @@ void Executor::submit_ops(const policy::Schedule& schedule) {
   }
 }
 
-/// Ops that move or unpack a unit serve all batches of a pass over the weights, and so are alive while any of these is.
+/// Ops that move or unpack a unit, and the host's work on experts, serve all batches of a pass over the weights, and so
+/// are alive while any of these is.
 bool Executor::alive(const Op& op) const {
-  const bool of_unit =
-      op.kind == Op::Kind::compute ? op.part == Op::Part::unpack : op.subject < footprint_.shape.kv_buffer(0, 0);
+  const bool experts = op.kind == Op::Kind::compute && op.part == Op::Part::core &&
+                       footprint_.shape.computed_on_host(op.subject, op.prefill);
+  const bool of_unit = op.kind == Op::Kind::compute ? op.part == Op::Part::unpack || experts
+                                                    : op.subject < footprint_.shape.kv_buffer(0, 0);
   if (!of_unit) return run_->places.alive(op.batch);
   if (!op.prefill) return run_->places.any_alive();
   const int end = std::min(op.batch + footprint_.shape.batches_of_pass(true), footprint_.shape.batches);
@@ -262,105 +266,6 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
 std::uint64_t Executor::move(const Op& op, kernels::Stream& stream) {
   const std::vector<bool> wanted = routing_.wanted(op, [this](int batch) { return run_->places.alive(batch); });
   return wanted.empty() ? storage_.move(op, stream) : storage_.move_experts(op, wanted, stream);
-}
-
-void Executor::compute(const Op& op, kernels::Stream& stream) {
-  const Sublayer& sub = footprint_.shape.sublayers[op.subject];
-  const int batch = op.batch;
-  const BatchRows& rows = run_->places.rows(batch);
-  if (sub.kind == Sublayer::Kind::embed) {
-    gather_rows(op);
-    if (rows.live() == 0) return;  // other batches took the last waiting sequences
-  }
-  std::vector<UnitViews> units(static_cast<std::size_t>(std::max(1, sub.experts)));
-  for (std::size_t expert = 0; expert < units.size() && sub.unit >= 0; ++expert)
-    units[expert] = storage_.unit(sub.unit, op.unit_slot, static_cast<int>(expert));
-  unpack(op, units, stream);
-  if (op.part == Op::Part::unpack) return;
-  const UnitViews& unit = units.front();
-  const View hidden = storage_.hidden(op, rows.rows());
-  switch (sub.kind) {
-    case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
-    case Sublayer::Kind::attention:
-      switch (op.part) {
-        case Op::Part::whole:
-          layers_.attention(sub.layer, unit, rows, hidden,
-                            {storage_.kv(sub.layer, batch, op.kv_slot, op.prefill),
-                             op.prefill ? HeadRunSlots{} : storage_.kv_home(sub.layer, batch)},
-                            stream);
-          break;
-        case Op::Part::in:
-          layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false, sub.layer),
-                               storage_.host_kv(sub.layer, batch, op.kv_slot), stream);
-          break;
-        case Op::Part::core:
-          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true, sub.layer),
-                                 storage_.host_kv(sub.layer, batch, op.kv_slot));
-          break;
-        case Op::Part::out:
-          layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true, sub.layer).attended,
-                                stream);
-          break;
-        case Op::Part::unpack: break;  // handled above
-      }
-      break;
-    case Sublayer::Kind::mlp:
-      if (routing_.empty()) {
-        layers_.mlp(sub.layer, unit, hidden, {}, stream);
-      } else {
-        const RoutedBatch routed = storage_.routed(op, rows.rows());
-        layers_.mlp(sub.layer, unit, hidden, routed, stream);
-        if (footprint_.shape.sublayers[op.subject + 1].kind == Sublayer::Kind::experts)
-          routing_.of(batch).chosen(routed, routing_.when(op.sweep, sub.layer), stream);
-      }
-      break;
-    case Sublayer::Kind::experts: {
-      Routing& routing = routing_.of(batch);
-      const RoutedBatch routed = storage_.routed(op, rows.rows());
-      for (int expert = 0; expert < sub.experts; ++expert)
-        if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())
-          layers_.expert(sub.layer, units[static_cast<std::size_t>(expert)], hidden, routed, of, stream);
-      if (policy::has_last_expert(layers_.model(), sub))
-        layers_.end_experts(sub.layer, storage_.unit(sub.unit, op.unit_slot, sub.experts), hidden, routed, stream);
-      break;
-    }
-    case Sublayer::Kind::output:
-      layers_.output(unit, rows, hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
-      break;
-    case Sublayer::Kind::head: {
-      const policy::TensorSpec& piece = storage_.piece(sub.unit);
-      const View logits = storage_.logits(batch);
-      const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows,
-                         logits.stride);
-      layers_.head(unit, storage_.last_embed(batch).slice(0, rows.live()), columns, stream);
-      if (ends_step(op))
-        token_choice_.queue_sampling(run_->places.batch(batch), rows, logits.slice(0, rows.live()), stream);
-      break;
-    }
-  }
-}
-
-bool Executor::few_rows(const Sublayer& sub) const {
-  const double share = policy::rows_share(layers_.model(), sub.kind);
-  for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
-    if (run_->places.alive(batch) && double(run_->places.rows(batch).rows()) * share > double(backend_.packed_rows()))
-      return false;
-  return true;
-}
-
-void Executor::unpack(const Op& op, std::span<UnitViews> units, kernels::Stream& stream) {
-  char& packed = packed_[op.subject];
-  if (op.part == Op::Part::unpack) packed = few_rows(footprint_.shape.sublayers[op.subject]) ? 1 : 0;
-  if (packed) return;
-  const auto unpacked = storage_.unpacked(op.subject, units);
-  for (std::size_t expert = 0; expert < unpacked.size(); ++expert)
-    for (std::size_t role = 0; role < policy::kRoles; ++role) {
-      const View& to = unpacked[expert][role];
-      if (!to) continue;
-      ConstView& matrix = units[expert][role];
-      if (op.part == Op::Part::unpack) backend_.ops().run(kernels::UnpackWeights{matrix, to}, stream);
-      matrix = to;
-    }
 }
 
 void Executor::gather_rows(const Op& op) {

@@ -13,6 +13,7 @@
 #include "offload/lanes.h"
 #include "policy/schedule/schedule.h"
 #include "policy/schedule/simulate.h"
+#include "runtime/engine/host_experts.h"
 #include "runtime/engine/layers.h"
 #include "runtime/engine/places.h"
 #include "runtime/engine/routing.h"
@@ -63,8 +64,9 @@ class Executor {
   /// Called after each segment with the times at which its ops ran, in seconds since the executor was made.
   using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;
 
-  Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
-           kernels::Backend& backend, GracePeriod& stop);
+  /// `host_experts`: null unless the footprint has experts that the host computes.
+  Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, HostExperts* host_experts,
+           Storage& storage, kernels::Backend& backend, GracePeriod& stop);
 
   /// `block` has at most block_size() sequences, none finished. With `pause` some may have begun, if the footprint was
   /// made for that (Workload::resumes). Throws what an op threw, or Interrupted. The block is lost then, but sequences
@@ -108,6 +110,10 @@ class Executor {
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
+  void attention(const policy::Op& op, const UnitViews& unit, View hidden, kernels::Stream& stream);
+  /// Computes a unit of experts, which are `units`, or adds what the host has made of them.
+  void experts(const policy::Op& op, std::span<const UnitViews> units, View hidden, kernels::Stream& stream);
+  void experts_on_host(const policy::Op& op);
   /// Moves the buffer of a load or store: of a unit of experts those that rows chose, if all routers have run in time.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
   /// Whether no gpu batch of the present sweep has more rows for a product of the sublayer than Backend::packed_rows().
@@ -132,6 +138,7 @@ class Executor {
   const policy::Policy& policy_;
   const policy::Footprint& footprint_;
   Layers& layers_;
+  HostExperts* const host_experts_;
   Storage& storage_;
   GracePeriod& stop_;
   kernels::Backend& backend_;

@@ -54,6 +54,7 @@ struct LayersPlan {
                                                                        ///< least kernels::kPrefixStep
   Arithmetic arithmetic = Arithmetic::exact;                           ///< used for products with quantised weights
   std::vector<std::vector<float>> sink_logits = {};                    ///< [layers, heads] if the model has sinks
+  bool on_host = false;                                                ///< computed by Backend::host_ops()
 };
 
 }  // namespace weft::runtime

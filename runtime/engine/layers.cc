@@ -31,6 +31,12 @@ std::size_t products_of_one_input(std::span<const Step> steps) {
   return static_cast<std::size_t>(std::find_if_not(steps.begin(), steps.end(), fits) - steps.begin());
 }
 
+/// The steps of an expert that add its rows to those of the batch, or those before them.
+std::vector<Step> parted(std::vector<Step> steps, bool adds) {
+  std::erase_if(steps, [&](const Step& step) { return (step.op == StepOp::add_routed) != adds; });
+  return steps;
+}
+
 float attention_scale(const policy::ModelSpec& model) {
   return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
 }
@@ -64,7 +70,8 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
       prefix_tokens_(plan.rotate && plan.types.kv == DType::f32 ? 0 : plan.prefix_tokens), arithmetic_(plan.arithmetic),
       scale_(attention_scale(plan.model)), sink_logits_(plan.sink_logits),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
-      ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
+      ops_(plan.on_host ? backend.host_ops() : backend.ops()), stop_(stop),
+      random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
     auto& stages = steps_.emplace_back();
     for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -95,9 +102,14 @@ View Layers::take(Value value, std::int64_t rows, int layer, const Chunk& chunk)
 
 void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
                  kernels::Stream& stream) {
-  const std::vector<Step> all = in_memory_order(steps(stage, layer), unit);
   const std::int64_t rows =
       stage == Stage::expert ? std::ssize(chunk.routed.rows) : value_at(values, Value::hidden).rows;
+  run(steps(stage, layer), rows, layer, unit, chunk, values, stream);
+}
+
+void Layers::run(const std::vector<Step>& steps, std::int64_t rows, int layer, const UnitViews& unit,
+                 const Chunk& chunk, Values& values, kernels::Stream& stream) {
+  const std::vector<Step> all = in_memory_order(steps, unit);
   for (const Value value : policy::scratch_values(all))
     if (!value_at(values, value)) value_at(values, value) = take(value, rows, layer, chunk);
   for (std::span<const Step> rest(all); !rest.empty();) {
@@ -308,6 +320,31 @@ void Layers::expert(int layer, const UnitViews& unit, View hidden, const RoutedB
     chunk.routed = {chosen.rows.subspan(at, count), chosen.weight.subspan(at, count)};
     run(Stage::expert, layer, unit, chunk, values, stream);
   }
+}
+
+void Layers::make_expert_rows(int layer, const UnitViews& unit, View input, std::span<const std::int32_t> of, View made,
+                              kernels::Stream& stream) {
+  const auto rows = std::ssize(of);
+  for (std::int64_t first = 0; first < rows; first += piece_tokens_) {
+    const std::int64_t count = std::min(piece_tokens_, rows - first);
+    begin_chunk();
+    Values values;
+    value_at(values, Value::mlp_input) = input;
+    value_at(values, Value::expert_output) = made.slice(first, count);
+    Chunk chunk;
+    chunk.routed.rows = of.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    run(parted(steps(Stage::expert, layer), false), count, layer, unit, chunk, values, stream);
+  }
+}
+
+void Layers::add_expert_rows(int layer, View hidden, const RoutedBatch& routed, const ExpertRows& chosen, View made,
+                             kernels::Stream& stream) {
+  Values values = with_hidden(hidden);
+  place_routed(values, routed);
+  value_at(values, Value::expert_output) = made;
+  Chunk chunk;
+  chunk.routed = chosen;
+  run(parted(steps(Stage::expert, layer), true), made.rows, layer, {}, chunk, values, stream);
 }
 
 void Layers::end_experts(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed,

@@ -26,7 +26,8 @@ namespace weft::runtime {
 /// besides the keys and values of one prompt or of a shared prefix, and what works row by row in pieces of at most
 /// `piece_tokens` rows. A row's result depends on neither. Once `stop` is over, the next chunk or piece throws
 /// Interrupted.
-/// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time.
+/// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time. Of
+/// layers on the host make_expert_rows() is called by the host lane's, and nothing else.
 class Layers {
  public:
   /// Returns the steps of a stage. `layer` is 0 for stages outside the layers.
@@ -59,6 +60,12 @@ class Layers {
   /// Adds what one expert, whose tensors are `unit`, computes for its rows.
   void expert(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, const ExpertRows& chosen,
               kernels::Stream& stream);
+  /// The same in two parts, for an expert that the host computes. make_expert_rows() writes what it makes of the rows
+  /// `of` of `input`, a row for each, and add_expert_rows() adds that.
+  void make_expert_rows(int layer, const UnitViews& unit, View input, std::span<const std::int32_t> of, View made,
+                        kernels::Stream& stream);
+  void add_expert_rows(int layer, View hidden, const RoutedBatch& routed, const ExpertRows& chosen, View made,
+                       kernels::Stream& stream);
   /// Runs what follows a layer's last expert, whose tensors are `unit`: nothing in most models.
   void end_experts(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
   /// Writes the last row of each live sequence, normed and projected, to the first rows of `last_embed`.
@@ -109,6 +116,8 @@ class Layers {
   /// `values`.
   void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
            kernels::Stream& stream);
+  void run(const std::vector<policy::Step>& steps, std::int64_t rows, int layer, const UnitViews& unit,
+           const Chunk& chunk, Values& values, kernels::Stream& stream);
   void run(const policy::Step& step, int layer, const UnitViews& unit, const Chunk& chunk, const Values& values,
            kernels::Stream& stream) const;
   /// Runs the products of one input that begin with `steps`; returns their number, or 0 if there are fewer than two.

@@ -157,18 +157,20 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   storage_ = std::make_unique<Storage>(source, copy_.get(), footprint_, *backend_, *disk_, machine.disk_directory, stop,
                                        on_loaded);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  layers_ = std::make_unique<Layers>(
-      LayersPlan{.model = source.spec,
-                 .retention = policy_.retention,
-                 .types = footprint_.types,
-                 .rotate = policy_.kv_format.rotates(),
-                 .chunk_tokens = footprint_.workspace.chunk_tokens,
-                 .piece_tokens = footprint_.workspace.piece_tokens,
-                 .prefix_tokens = footprint_.workspace.prefix_tokens,
-                 .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic,
-                 .sink_logits = sink_logits_of(source)},
-      storage_->workspace(), *storage_, *backend_, grace_);
-  executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, grace_);
+  const LayersPlan plan{.model = source.spec,
+                        .retention = policy_.retention,
+                        .types = footprint_.types,
+                        .rotate = policy_.kv_format.rotates(),
+                        .chunk_tokens = footprint_.workspace.chunk_tokens,
+                        .piece_tokens = footprint_.workspace.piece_tokens,
+                        .prefix_tokens = footprint_.workspace.prefix_tokens,
+                        .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic,
+                        .sink_logits = sink_logits_of(source)};
+  layers_ = std::make_unique<Layers>(plan, storage_->workspace(), *storage_, *backend_, grace_);
+  if (footprint_.workspace.host_experts.bytes > 0)
+    host_experts_ = std::make_unique<HostExperts>(plan, footprint_, *storage_, *backend_, grace_);
+  executor_ =
+      std::make_unique<Executor>(policy_, footprint_, *layers_, host_experts_.get(), *storage_, *backend_, grace_);
 }
 
 void Session::require_weights() const {

@@ -83,6 +83,7 @@ class Session {
   std::unique_ptr<PackedCopy> copy_;  // of the units that are at home on disk, if they are quantised
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Layers> layers_;
+  std::unique_ptr<HostExperts> host_experts_;  // null unless the host computes experts
   std::unique_ptr<Executor> executor_;
   double load_seconds_ = 0;
 };

@@ -71,6 +71,11 @@ class Storage : public TableRows {
   View hidden(const policy::Op& op, std::int64_t tokens) const;  ///< [tokens, hidden] of a compute op's batch
   /// The choices of a sparse layer for a compute op's batch.
   RoutedBatch routed(const policy::Op& op, std::int64_t tokens) const;
+  std::span<std::int32_t> choices(int batch, std::int64_t tokens) const;  ///< RoutedBatch::expert alone
+  /// Host memory for the experts that the host computes, as policy::HostExpertsLayout has it.
+  View experts_input() const;
+  View experts_output() const;
+  std::span<std::byte> experts_workspace() const;
   /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
   /// Ops that move them then move that many rows.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
@@ -104,6 +109,7 @@ class Storage : public TableRows {
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t bring_without_low_rows(const policy::Op& op, kernels::Stream& stream);
+  std::uint64_t routed_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(const policy::Op& op) const;
   View rows_of(policy::Value value, std::byte* at, int batch) const;
   std::byte* hidden_place(const policy::Op& op) const;
@@ -118,7 +124,8 @@ class Storage : public TableRows {
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BufferId workspace_{}, output_{}, unpacked_{}, exchange_device_{}, exchange_host_{}, gather_{}, routing_{};
+  offload::BufferId workspace_{}, output_{}, unpacked_{}, exchange_device_{}, exchange_host_{}, gather_{}, routing_{},
+      experts_{};
   std::unique_ptr<kernels::Event> gathered_;               // the last rows read have left the work space
   std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
 };

@@ -287,7 +287,9 @@ std::string TraceFile::label(const policy::Op& op) const {
   if (op.subject < shape_.activation_buffer(0))
     return fmt::format("{}layer {} KV", verb,
                        (op.subject - shape_.kv_buffer(0, 0)) / static_cast<std::uint32_t>(shape_.batches));
-  return verb + std::string(op.subject < shape_.exchange_buffer(0) ? "hidden states" : "rows that the host attends");
+  return verb + std::string(op.subject < shape_.exchange_buffer(0) ? "hidden states"
+                            : op.subject < shape_.routed_buffer(0) ? "rows that the host attends"
+                                                                   : "rows of experts on the host");
 }
 
 void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace) {

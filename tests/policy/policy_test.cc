@@ -197,6 +197,24 @@ TEST_CASE("attention is on one side or on both", "[policy]") {
   CHECK_THROWS_AS(partial(R"({"attention":1})"), UsageError);
 }
 
+TEST_CASE("experts are on one side or on both", "[policy][experts]") {
+  CHECK(partial(R"({"experts":{"device":0.5,"host":0.5}})").experts_on_host == 0.5);
+  CHECK(partial(R"({"experts":{"device":1}})").experts_on_host == 0);
+  CHECK(partial(R"({"experts":"host"})").experts_on_host == 1);
+  CHECK_FALSE(partial("{}").experts_on_host);
+  CHECK_THROWS_WITH(partial(R"({"experts":{"device":0.3,"host":0.6}})"), Contains("experts") && Contains("sum to 1"));
+  CHECK_THROWS_WITH(partial(R"({"experts":{"device":1,"hosts":0}})"), Contains("experts") && Contains("hosts"));
+  CHECK_THROWS_WITH(partial(R"({"experts":{"device":-1,"host":2}})"), Contains("experts") && Contains("device"));
+  CHECK_THROWS_WITH(partial(R"({"experts":0.5})"), Contains("experts must be") && Contains("0.5"));
+  CHECK_THROWS_WITH(partial(R"({"experts":"disk"})"), Contains("experts must be") && Contains("disk"));
+  policy::Policy policy;
+  CHECK_FALSE(policy.to_json().contains("experts"));
+  policy.experts_on_host = 0.25;
+  CHECK(partial(policy.to_json().dump()).experts_on_host == 0.25);
+  CHECK(policy::host_share_from_text("0.5", "--experts") == 0.5);
+  CHECK_THROWS_WITH(policy::host_share_from_text("1.5", "--experts"), Contains("--experts must be device, host"));
+}
+
 TEST_CASE("percentages mean what they mean in FlexGen", "[policy]") {
   PartialPolicy partial;
   partial.set_percent({20, 30, 0, 100, 100, 0});  // weights, cache, activations on device and host, the rest on disk

@@ -32,7 +32,10 @@ enum class Place {
   host_kv,
   rows_device,
   rows_host,
-  result_host
+  result_host,
+  input,  // of experts, behind the hidden states in their window slot
+  input_host,
+  made_host
 };
 using Resource = std::tuple<Place, std::uint32_t>;
 
@@ -73,6 +76,15 @@ class Checker {
   }
 
  private:
+  static constexpr std::uint32_t kInput = 3000, kMade = 4000;  // blocks with numbers of their own
+
+  /// What experts read of a batch whose hidden states are in `slot` or at home.
+  static Resource input_at(std::uint32_t slot, std::uint32_t hidden) {
+    return slot == kNoSlot ? Resource{Place::home, hidden + kInput} : Resource{Place::input, slot};
+  }
+  bool is_experts(std::uint32_t sublayer) const {
+    return sublayer < shape_.sublayers.size() && shape_.sublayers[sublayer].kind == Sublayer::Kind::experts;
+  }
   bool ended(std::uint32_t op) const { return before_[static_cast<std::size_t>(schedule_.ops[op].lane)] > op; }
   static std::string fault(std::uint32_t op, const std::string& what) {
     return "op " + std::to_string(op) + " " + what;
@@ -102,6 +114,11 @@ class Checker {
   std::vector<Access> accesses(const Op& op) const {
     if (op.kind == Op::Kind::compute) return compute_accesses(op);
     const std::uint32_t b = op.subject;
+    if (b >= shape_.routed_buffer(0)) {
+      const std::uint32_t hidden = shape_.activation_buffer(op.batch);
+      return {{input_at(op.from, hidden), hidden + kInput, true, false},
+              {{Place::input_host, op.batch}, hidden + kInput, false, true}};
+    }
     if (b >= shape_.exchange_buffer(0)) {
       const std::uint32_t k = op.batch;
       return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
@@ -112,6 +129,22 @@ class Checker {
     const Place disk_side = kv && op.sweep > 0 && shape_.host_attends[b - shape_.kv_buffer(0, 0)] ? Place::host_kv
                             : shape_.disk_reads_device                                            ? device
                                                                                                   : staging;
+    std::vector<Access> list = moves(op, device, staging, disk_side);
+    // What experts read moves with the hidden states.
+    for (std::size_t i = 0; !unit && !kv && i < 2; ++i) {
+      Access with = list[i];
+      auto& [place, at] = with.resource;
+      if (place == Place::home) at += kInput;
+      else if (place == Place::activation) place = Place::input;
+      else at += kInput;
+      with.block += kInput;
+      list.push_back(with);
+    }
+    return list;
+  }
+
+  std::vector<Access> moves(const Op& op, Place device, Place staging, Place disk_side) const {
+    const std::uint32_t b = op.subject;
     const auto at = [&](Place place, std::uint32_t slot) {
       return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot};
     };
@@ -131,6 +164,24 @@ class Checker {
     };
     const std::uint32_t hidden = shape_.activation_buffer(shape_.hidden_place(op.batch, op.prefill)), k = op.batch,
                         exchange = shape_.exchange_buffer(op.batch);
+    const bool experts = sub.kind == Sublayer::Kind::experts;
+    if (experts && op.part == Op::Part::core) {
+      const auto u = static_cast<std::uint32_t>(sub.unit);
+      list.push_back({{Place::home, u}, u, true, false});
+      for (int batch = 0; batch < shape_.batches; ++batch)
+        list.push_back({{Place::input_host, static_cast<std::uint32_t>(batch)},
+                        shape_.activation_buffer(batch) + kInput,
+                        true,
+                        false});
+      list.push_back({{Place::made_host, u}, u + kMade, false, true, true});
+      return list;
+    }
+    if (experts && op.part == Op::Part::out) {
+      const auto u = static_cast<std::uint32_t>(sub.unit);
+      list.push_back({{Place::made_host, u}, u + kMade, true, false});
+      list.push_back({at(Place::activation, op.activation_slot, hidden), hidden, true, true, true});
+      return list;
+    }
     if (sub.unit >= 0 && op.part != Op::Part::core) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
       list.push_back({at(Place::unit, op.unit_slot, u), u, true, false});
@@ -162,6 +213,9 @@ class Checker {
       const bool at_host = shape_.kv_home[kv - shape_.kv_buffer(0, 0)] == Tier::host;
       if (at_host && op.sweep > 0) list.push_back({{Place::home, kv}, kv, false, true});  // what the step changed
     }
+    const bool routes = is_experts(op.subject + 1) && sub.kind == Sublayer::Kind::mlp;
+    if (routes || experts || sub.kind == Sublayer::Kind::embed)
+      list.push_back({input_at(op.activation_slot, hidden), hidden + kInput, experts, !experts, !experts});
     if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});
     else if (sub.kind != Sublayer::Kind::head)
       list.push_back({hidden_at, hidden, sub.kind != Sublayer::Kind::embed, true, true});
@@ -214,7 +268,7 @@ TEST_CASE("prefill loads every streamed unit once a pass, for the batches of the
   for (const Op& op : zigzag(shape, 0, 2).ops) {
     if (op.kind == Op::Kind::load && op.subject < shape.kv_buffer(0, 0) && op.to != kNoSlot &&
         (op.lane == Lane::host_to_device || shape.disk_reads_device)) {
-      ++loads[op.sweep];
+      if (shape.host_computes.empty() || !shape.host_computes[op.subject]) ++loads[op.sweep];
       if (op.sweep == 1) CHECK(++decode_loads[op.subject] == 1);
     }
     if (op.kind == Op::Kind::compute && op.part == Op::Part::whole && op.prefill)
@@ -230,19 +284,59 @@ TEST_CASE("prefill loads every streamed unit once a pass, for the batches of the
   }
 }
 
+TEST_CASE("experts of the host are loaded in the first sweep alone, then computed once a sweep and added in their turn",
+          "[policy][experts]") {
+  std::mt19937 random(GENERATE(range(1, 121)));
+  const ScheduleShape shape = test::random_shape(random);
+  CAPTURE(shape.batches, shape.layers, shape.host_computes);
+  std::map<std::uint32_t, int> cores;              // by sublayer
+  std::map<int, std::vector<std::uint32_t>> adds;  // by batch: sublayers of experts, in the device's order
+  for (const Op& op : zigzag(shape, 0, 2).ops) {
+    if (op.sweep == 0) {
+      CHECK(op.lane != Lane::host_compute);
+      continue;
+    }
+    if (op.kind != Op::Kind::compute) {
+      if (op.subject < shape.kv_buffer(0, 0))
+        CHECK_FALSE((!shape.host_computes.empty() && shape.host_computes[op.subject]));
+      continue;
+    }
+    if (shape.sublayers[op.subject].kind != Sublayer::Kind::experts) continue;
+    const bool on_host = shape.computed_on_host(op.subject, false);
+    if (op.part == Op::Part::core) {
+      CHECK(on_host);
+      CHECK(op.lane == Lane::host_compute);
+      ++cores[op.subject];
+    } else if (op.part != Op::Part::unpack) {
+      CHECK(op.part == (on_host ? Op::Part::out : Op::Part::whole));
+      CHECK((!on_host || op.unit_slot == kNoSlot));
+      adds[op.batch].push_back(op.subject);
+    }
+  }
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
+    if (shape.sublayers[s].kind == Sublayer::Kind::experts) all.push_back(s);
+    CHECK(cores[s] == (shape.computed_on_host(s, false) ? 1 : 0));
+  }
+  for (const auto& [batch, order] : adds) CHECK(order == all);
+}
+
 TEST_CASE("a sweep unpacks every unit that is to be unpacked once, before any batch uses it", "[policy]") {
   std::mt19937 random(GENERATE(range(1, 61)));
   const ScheduleShape shape = test::random_shape(random);
   const auto passes = [&](bool prefill) { return (shape.batches - 1) / shape.batches_of_pass(prefill) + 1; };
   std::map<std::tuple<std::uint32_t, int, std::uint32_t>, int> unpacked;  // by sweep, pass and sublayer
   for (const Op& op : zigzag(shape, 0, 3).ops) {
-    if (op.kind != Op::Kind::compute || op.part == Op::Part::core || !shape.unpacks_for(op.subject)) continue;
+    if (op.kind != Op::Kind::compute || op.part == Op::Part::core || !shape.unpacks_for(op.subject) ||
+        shape.computed_on_host(op.subject, op.prefill))
+      continue;
     int& times = unpacked[{op.sweep, op.batch / shape.batches_of_pass(op.prefill), op.subject}];
     if (op.part == Op::Part::unpack) ++times;
     CHECK(times == 1);
   }
   std::size_t wanted = 0;
-  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) wanted += shape.unpacks_for(s) ? 2 + passes(true) : 0;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s)
+    if (shape.unpacks_for(s)) wanted += passes(true) + (shape.computed_on_host(s, false) ? 0 : 2);
   CHECK(unpacked.size() == wanted);
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("search: within 1 % of brute force on random small problems, and never
     INFO("seed " << seed);
     for (const Candidate& candidate : plan.candidates) CHECK(fits(made, candidate.policy));
     const double best = brute_force(made, *partial.retention, 2 * layers + 2);
-    CAPTURE(policy::attention_to_text(plan.best().policy.attention_on_host), best);
+    CAPTURE(policy::host_share_to_text(plan.best().policy.attention_on_host), best);
     const double fastest = plan.fastest().prediction.tokens_per_second();
     CHECK(fastest >= 0.99 * best);
     CHECK(plan.best().prediction.tokens_per_second() >= (1 - kNearlyAsFast) * fastest);

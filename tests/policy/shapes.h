@@ -51,6 +51,11 @@ inline policy::ScheduleShape random_shape(std::mt19937& random) {
     shape.host_attends.push_back(home != offload::Tier::device && (attends == 1 || (attends == 2 && pick(0, 1) == 1)));
   shape.disk_reads_device = pick(0, 1) == 1;
   shape.refills = pick(0, 1) == 1;
+  const int computes = pick(0, 2);  // the host: no experts, all, some of them
+  for (std::size_t u = 0; sparse && computes > 0 && u < units.size(); ++u) {
+    shape.host_computes.push_back(units[u].kind == policy::Unit::Kind::experts && (computes == 1 || pick(0, 1) == 1));
+    if (shape.host_computes.back()) shape.unit_home[u] = offload::Tier::host;
+  }
   shape.slots = shape.slots_needed(static_cast<std::uint32_t>(pick(0, 3)));
   const int unpacked = pick(0, 2);  // nothing, every unit of a layer, some of them
   for (const policy::Unit& unit : units)

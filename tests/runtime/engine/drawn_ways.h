@@ -60,6 +60,7 @@ struct Way {
   Fractions weights, kv, activations;
   int gpu_batch_size = 1, num_gpu_batches = 1;
   double attention_on_host = 0;
+  double experts_on_host = 0;  ///< of a model that has experts
   bool overlap = false, continuous = false;
   int threads = 1;
   std::string engine = "auto";
@@ -72,9 +73,9 @@ struct Way {
     std::ostringstream out;
     for (const Fractions& f : {weights, kv, activations})
       out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
-    out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " "
-        << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ") << threads << " " << engine
-        << (separate_device ? " separate device" : "") << (in_order ? " in order" : "")
+    out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " computes "
+        << experts_on_host << " " << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ")
+        << threads << " " << engine << (separate_device ? " separate device" : "") << (in_order ? " in order" : "")
         << (shares ? " shares prefixes" : "");
     if (tokens > 0) out << " " << tokens << " tokens at once";
     return out.str();
@@ -87,7 +88,7 @@ class Ways {
   explicit Ways(Dice& dice)
       : dice_(dice), weights_(placements(), dice), kv_(placements(), dice), activations_(placements(), dice),
         size_({1, 2, 3, 4, 6, 8, kMostInBatch}, dice), batches_({1, 2, 3, 4, kMostBatches}, dice),
-        on_host_({0.0, 0.5, 1.0, 1 / 3.0}, dice), flags_(combinations(), dice),
+        on_host_({0.0, 0.5, 1.0, 1 / 3.0}, dice), experts_({0.0, 0.5, 1.0, 0.25}, dice), flags_(combinations(), dice),
         engine_({"io_uring", "threads", "buffered"}, dice), tokens_({0, 64, 0, 80}, dice) {}
 
   Way draw() {
@@ -98,6 +99,7 @@ class Ways {
             .gpu_batch_size = size_.draw(),
             .num_gpu_batches = batches_.draw(),
             .attention_on_host = on_host_.draw(),
+            .experts_on_host = experts_.draw(),
             .overlap = (flags & 1) != 0,
             .continuous = (flags & 2) != 0,
             .threads = (flags & 4) != 0 ? 2 : 1,
@@ -126,7 +128,7 @@ class Ways {
   Dice& dice_;
   Deck<Placement> weights_, kv_, activations_;
   Deck<int> size_, batches_;
-  Deck<double> on_host_;
+  Deck<double> on_host_, experts_;
   Deck<int> flags_;
   Deck<std::string> engine_;
   Deck<int> tokens_;

@@ -72,9 +72,11 @@ Schedule simulated(const Schedule& schedule) {
 TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and the simulator the same",
           "[runtime][executor]") {
   const bool overlap = GENERATE(true, false), on_host = GENERATE(false, true);
-  CAPTURE(overlap, on_host);
+  const bool sparse = GENERATE(false, true);
+  CAPTURE(overlap, on_host, sparse);
   const TemporaryFolder spill;
-  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  const auto source =
+      runtime::open_model(data_path("golden") / (sparse ? "moe-qwen2-f16" : "prenorm-tied-f16"), "auto", "");
   std::vector<Prompt> prompts;
   const int more = on_gpu() && !exhaustive() ? 2 : 8;  // tokens, from one prompt to the next
   for (int i = 0; i < 10; ++i)
@@ -85,6 +87,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   policy.continuous = false;
   policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
   policy.attention_on_host = on_host ? 1 : 0;
+  if (sparse) policy.experts_on_host = 0.5;
   policy.overlap = overlap;
   Engine engine(*source, policy, prompts, {.backend = backend_name(), .disk_directory = spill.path().string()});
 

@@ -1,7 +1,7 @@
 // An answer depends on its own request alone, to the last bit: on no placement, block, order, overlap, disk engine,
-// number of threads, place of attention, prefix that others share or chunks of prompts. One product of all these
-// parameters is sampled: each value of a parameter comes equally often, and which values meet is drawn by the seed.
-// WEFT_TEST_SEED draws another sample.
+// number of threads, place of attention and of experts, prefix that others share or chunks of prompts. One product of
+// all these parameters is sampled: each value of a parameter comes equally often, and which values meet is drawn by the
+// seed. WEFT_TEST_SEED draws another sample.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -161,6 +161,7 @@ class Requests {
     policy.gpu_batch_size = way.gpu_batch_size;
     policy.num_gpu_batches = way.num_gpu_batches;
     policy.attention_on_host = way.attention_on_host;
+    if (source_->spec.experts.count > 0) policy.experts_on_host = way.experts_on_host;
     policy.retention = retention_;
     policy.overlap = way.overlap;
     policy.continuous = way.continuous;

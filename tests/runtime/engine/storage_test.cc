@@ -36,6 +36,7 @@ policy::PartialPolicy random_policy(std::mt19937& random, const policy::ModelSpe
   if (pick(0, 1)) partial.gpu_batch_size = pick(1, 8);
   if (pick(0, 1)) partial.num_gpu_batches = pick(1, 4);
   if (pick(0, 1)) partial.attention_on_host = pick(1, 2) / 2.0;
+  if (model.experts.count > 0 && pick(0, 3) > 0) partial.experts_on_host = pick(1, 4) / 4.0;
   if (pick(0, 1)) {
     const std::string rule = "h2o:0.1:0.1";
     const int how = pick(0, 3);
@@ -52,7 +53,7 @@ policy::PartialPolicy random_policy(std::mt19937& random, const policy::ModelSpe
 }  // namespace
 
 TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime]") {
-  const std::string name = GENERATE("prenorm-tied-f16", "sharded-bf16", "projections-untied-f32");
+  const std::string name = GENERATE("prenorm-tied-f16", "sharded-bf16", "projections-untied-f32", "moe-qwen2-f16");
   std::mt19937 random(11);
   const TemporaryFolder spill;
   const auto source = runtime::open_model(data_path("golden") / name, "auto", "");

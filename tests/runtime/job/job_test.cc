@@ -88,7 +88,7 @@ class Job {
   std::vector<std::string> run(const std::string& output, const policy::PartialPolicy& policy, DiskFaults* faults = {},
                                bool resume = false) {
     JobOptions options;
-    options.model = (data_path("golden") / "prenorm-tied-f16").string();
+    options.model = (data_path("golden") / model).string();
     options.input = (folder_ / "requests.jsonl").string();
     options.output = (folder_ / output).string();
     options.quiet = true;
@@ -113,7 +113,7 @@ class Job {
     return report.at("checkpoints").at("resumed_sequences").get<std::int64_t>();
   }
 
-  std::string dtype = "auto";
+  std::string model = "prenorm-tied-f16", dtype = "auto";
   std::optional<std::chrono::duration<double>> save_every;
 
   std::vector<std::string> lines_of(const std::string& output) const {
@@ -179,6 +179,22 @@ TEST_CASE("sequences whose KV cache the disk has lost go on from where they were
   job.save_every = std::chrono::seconds(0);
   LosingDisk disk(at, times, spoils);
   CHECK(job.run("lost.jsonl", policy, &disk.faults) == expected);
+  CHECK(job.taken_up() > 0);
+}
+
+TEST_CASE("sequences go on with another share of the experts on the host, and end the same", "[runtime][experts]") {
+  const double before = GENERATE(0.0, 0.5), after = GENERATE(0.0, 0.25, 1.0);
+  CAPTURE(before, after);
+  policy::PartialPolicy policy = spilling(true, 0);
+  Job job;
+  job.model = "moe-qwen2-f16";
+  const std::vector<std::string> expected = job.run("sound.jsonl", policy);
+  job.save_every = std::chrono::seconds(0);
+  LosingDisk disk(20, 4, true);
+  policy.experts_on_host = before;
+  CHECK_THROWS_AS(job.run("lost.jsonl", policy, &disk.faults), offload::LostPage);
+  policy.experts_on_host = after;
+  CHECK(job.run("lost.jsonl", policy, nullptr, /*resume=*/true) == expected);
   CHECK(job.taken_up() > 0);
 }
 
