@@ -39,14 +39,16 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
           steps_of(model, static_cast<Stage>(stage), layer);
 }
 
-double Cost::touched(int first, const Sweep& sweep) const {
+double Cost::rows_of_pass(int first, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   const int end = std::min(first + shape.batches_of_pass(sweep.prefill), shape.batches);
   double rows = sweep.joining;
   for (int batch = first; batch < end; ++batch)
     rows += sweep.with_rows(sweep.rows(batch, policy_.gpu_batch_size)) * sweep.tokens;
-  return touched_share(model_, rows);
+  return rows;
 }
+
+double Cost::touched(int first, const Sweep& sweep) const { return touched_share(model_, rows_of_pass(first, sweep)); }
 
 double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   const ScheduleShape& shape = footprint_.shape;
@@ -63,6 +65,9 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   if (op.subject < shape.exchange_buffer(0))
     return sweep.with_rows(sequences) * sweep.tokens *
            double(hidden_layout(model_, footprint_.types, 1).bytes_without_gaps());
+  if (op.subject >= shape.routed_buffer(0))
+    return (sweep.with_rows(sequences) * sweep.tokens) *
+           double(shape_of(Value::mlp_input, model_, footprint_.types, 1).bytes());
   return rows * exchanged_row_;
 }
 
@@ -143,7 +148,10 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
     case Sublayer::Kind::embed: return pieces(Stage::embed, 0, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
     case Sublayer::Kind::mlp: return pieces(Stage::mlp, sub.layer, rows, packed(sub, sweep));
-    case Sublayer::Kind::experts: return experts(sub, rows, packed(sub, sweep));
+    case Sublayer::Kind::experts:
+      if (op.part == Op::Part::core) return experts_on_host(sub, rows_of_pass(0, sweep));
+      if (op.part == Op::Part::out) return add_experts(sub, rows);
+      return experts(sub, rows, packed(sub, sweep));
     case Sublayer::Kind::output: return steps(Stage::output, 0, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences),
@@ -264,6 +272,35 @@ double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
   if (touched == 0) return 0;
   return sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) +
          (has_last_expert(model_, sub) ? pieces(Stage::experts_end, sub.layer, rows, packed) : 0);
+}
+
+double Cost::experts_on_host(const Sublayer& sub, double rows) const {
+  const double each = rows * rows_share(model_, sub.kind) / std::max(touched_share(model_, rows), 1e-12);
+  double seconds = 0;
+  for (const Step& step :
+       steps_[static_cast<std::size_t>(kind_of_layer(model_, sub.layer))][static_cast<std::size_t>(Stage::expert)])
+    if (const double elements = products(model_, step, sub.layer, 1); elements > 0)
+      seconds += host_product(elements, each);
+  return sub.experts * touched_share(model_, rows) * seconds;
+}
+
+double Cost::add_experts(const Sublayer& sub, double rows) const {
+  const double made = rows * rows_share(model_, sub.kind) * sub.experts;
+  const double bytes = made * double(shape_of(Value::expert_output, model_, footprint_.types, 1).bytes());
+  const double link = machine_.bytes_per_second[static_cast<std::size_t>(offload::Lane::host_to_device)];
+  return std::max(machine_.device.launch * sub.experts * touched_share(model_, rows), bytes / link) +
+         (has_last_expert(model_, sub) ? pieces(Stage::experts_end, sub.layer, rows, false) : 0);
+}
+
+/// A product of an expert on the host. Machine files have no rates of these beside a device. Weights are then taken to
+/// be read as fast as keys and values are attended, with a few rows in the time of one.
+double Cost::host_product(double elements, double rows) const {
+  constexpr double few = 8;
+  const DType type = weights_of(Stage::expert);
+  if (machine_.device_is_host_memory) return product(elements, rows, type, false);
+  const double bytes = elements * (is_quantised(type) ? bits() : bits_of(type)) / 8;
+  const double rate = machine_.host.decode(DType::f16).at(1 << 20, model_.head_dim);
+  return std::max(machine_.host.launch, bytes / rate * std::max(1.0, rows / few));
 }
 
 /// Seconds of one piece of the head.

@@ -42,7 +42,9 @@ class Cost {
   double bytes(const Op& op, const Sweep& sweep, bool routed = false) const;
   /// Seconds to read over the link what a step takes of low rows, where KV is at home on the host.
   double low_rows(int layer, double sequences, double tokens) const;
-  /// The share of experts that the rows of a pass over the weights choose, which begins with the batch `first`.
+  /// The rows of a pass over the weights, which begins with the batch `first`, with prompts that join it.
+  double rows_of_pass(int first, const Sweep& sweep) const;
+  /// The share of experts that they choose.
   double touched(int first, const Sweep& sweep) const;
 
  private:
@@ -60,6 +62,11 @@ class Cost {
   double pieces(Stage stage, int layer, double rows, bool packed) const;
   /// A unit of experts over the rows of a batch.
   double experts(const Sublayer& sub, double rows, bool packed) const;
+  /// The same on the host, over the rows of all batches.
+  double experts_on_host(const Sublayer& sub, double rows) const;
+  /// The device's part of it over the rows of a batch: it reads what was made from host memory and adds it.
+  double add_experts(const Sublayer& sub, double rows) const;
+  double host_product(double elements, double rows) const;
   double head(const Unit& unit, bool last, double rows, bool packed) const;
   /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, int layer, double rows, bool packed) const;

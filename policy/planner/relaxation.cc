@@ -179,6 +179,7 @@ class Relaxation {
   bool add_capacity(LinearProgram& program) const {
     double unit_bytes = 0, spilled = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u) {
+      if (by_host(u)) continue;  // they are a part of Footprint::fixed
       unit_bytes += double(problem_.sizing.unit_bytes[u]);
       if (!problem_.sizing.unit_in_files[u]) spilled += double(problem_.sizing.unit_bytes[u]);
     }
@@ -197,6 +198,11 @@ class Relaxation {
     return true;
   }
 
+  bool by_host(std::size_t unit) const {
+    const std::vector<bool>& computes = footprint_.shape.host_computes;
+    return !computes.empty() && computes[unit];
+  }
+
   double kv_total() const {
     if (!footprint_.layers_alike()) return double(footprint_.kv_bytes());
     return double(footprint_.kv_buffer_bytes(0)) * problem_.model.layers * policy_.num_gpu_batches;
@@ -212,15 +218,21 @@ class Relaxation {
   Lanes lanes(const Sweep& sweep_of) const {
     Lanes result;
     add_compute(result, sweep_of);
-    double streamed = 0, experts = 0;
+    double streamed = 0, experts = 0, of_host = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u)
       if (problem_.units[u].streamed)
-        (problem_.units[u].kind == Unit::Kind::experts ? experts : streamed) += double(problem_.sizing.unit_bytes[u]);
+        (by_host(u)                                      ? of_host
+         : problem_.units[u].kind == Unit::Kind::experts ? experts
+                                                         : streamed) += double(problem_.sizing.unit_bytes[u]);
     const int batches = footprint_.shape.batches, size = footprint_.shape.batches_of_pass(sweep_of.prefill);
-    double coming = 0;  // in all passes over the weights; each router has run in time
-    for (int first = 0; first < batches; first += size)
-      coming += streamed + (experts > 0 ? cost_.touched(first, sweep_of) * experts : 0);
+    double coming = 0, from_host = 0;  // in all passes over the weights; each router has run in time
+    for (int first = 0; first < batches; first += size) {
+      const double touched = experts + of_host > 0 ? cost_.touched(first, sweep_of) : 0;
+      coming += streamed + touched * experts;
+      if (sweep_of.prefill) from_host += touched * of_host;
+    }
     come(result, weights, coming);
+    result.constant[index(Lane::host_to_device)] += from_host * seconds_per_byte(Lane::host_to_device);
     Op op{.kind = Op::Kind::load, .lane = Lane::host_to_device};
     op.subject = footprint_.shape.activation_buffer(0);
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);
@@ -277,6 +289,13 @@ class Relaxation {
       if (count[s] == 0) continue;
       const double times = count[s] * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
+      if (footprint_.shape.computed_on_host(s, sweep_of.prefill)) {
+        op.part = Op::Part::out;
+        device += times * cost_.seconds(op, sweep_of);
+        op.part = Op::Part::core;
+        result.constant[index(Lane::host_compute)] += count[s] * cost_.seconds(op, sweep_of);
+        continue;
+      }
       // With KV at home on the host, low rows are read over the link.
       const double over_link =
           sub.kind == Sublayer::Kind::attention && !sweep_of.prefill

@@ -60,10 +60,10 @@ void Executor::attention(const Op& op, const UnitViews& unit, View hidden, kerne
   const BatchRows& rows = run_->places.rows(batch);
   switch (op.part) {
     case Op::Part::whole:
-      layers_.attention(
-          layer, unit, rows, hidden,
-          {storage_.kv(layer, batch, op.kv_slot), op.prefill ? HeadRunSlots{} : storage_.kv_home(layer, batch)},
-          stream);
+      layers_.attention(layer, unit, rows, hidden,
+                        {storage_.kv(layer, batch, op.kv_slot, op.prefill),
+                         op.prefill ? HeadRunSlots{} : storage_.kv_home(layer, batch)},
+                        stream);
       break;
     case Op::Part::in:
       layers_.attention_in(layer, unit, rows, hidden, storage_.exchange(batch, false, layer),

@@ -37,6 +37,7 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
       buffers_.write_to_disk(id, buffers_.slot(at_disk, static_cast<int>(op.from)), bytes);
       break;
     case offload::Lane::host_to_device:
+      if (is_kv && buffers_.home(id) == Tier::host) return bring_without_low_rows(op, stream);
       backend_.copy(place(op.subject, op.to, device), place(op.subject, op.from, staging) + skipped, bytes - skipped,
                     stream);
       break;
@@ -46,6 +47,22 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
     default: break;
   }
   return bytes;
+}
+
+/// Brings a KV buffer from its home on the host. Low rows stay there, where ops read them.
+std::uint64_t Storage::bring_without_low_rows(const Op& op, kernels::Stream& stream) {
+  const policy::ScheduleShape& shape = footprint_.shape;
+  const int layer = static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches;
+  const std::byte* from = buffers_.home_data(buffer(op.subject));
+  std::byte* to = buffers_.slot(kv_window_, static_cast<int>(op.to));
+  for (const offload::KvShape& run : footprint_.kv_runs(layer)) {
+    const std::size_t end = run.bytes(), first = run.split ? run.offsets().low_k : end;
+    backend_.copy(to, from, first, stream);
+    if (const std::size_t second = first + run.low_bytes(); second < end)
+      backend_.copy(to + second, from + second, end - second, stream);
+    from += end, to += end;
+  }
+  return footprint_.kv_bytes_from_host(layer);
 }
 
 std::uint64_t Storage::move_experts(const Op& op, const std::vector<bool>& wanted, kernels::Stream& stream) {

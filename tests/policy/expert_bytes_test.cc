@@ -5,6 +5,7 @@
 #include <random>
 
 #include "policy/planner/predict.h"
+#include "policy/planner/search.h"
 #include "tests/policy/machines.h"
 #include "tests/policy/shapes.h"
 #include "tests/support/numbers.h"
@@ -137,4 +138,51 @@ TEST_CASE("predict: prompts that join a sweep add the experts that they alone ch
   const double sweeps = 9 * kSweeps + kSweeps + 9;  // ten rounds, each of the last nine with a sweep that begins it
   const double joining = bytes.experts * (1 - std::pow(7.0 / 8, 4 * kPrompt));
   CHECK(loaded(result.decode) == Approx((sweeps - 9) * each + 9 * (bytes.others + joining)).epsilon(0.02));
+}
+
+TEST_CASE("predict: experts on the host are not loaded after the first sweep, and take the host's time",
+          "[predict][experts]") {
+  const double share = GENERATE(0.25, 0.5, 1.0);
+  for (const auto& [size, batches] : {std::pair{1, 1}, {2, 2}, {64, 2}}) {
+    CAPTURE(share, size, batches);
+    const int block = size * batches;
+    const test::Rates rates;
+    const Made made = made_of(rates, block);
+    Policy policy = on_host(size, batches, false);
+    const Prediction without = predicted(made, policy);
+    policy.experts_on_host = share;
+    const Footprint print = footprint(made.model, made.units, policy, made.work, made.sizing);
+    const Prediction result = predicted(made, policy);
+    const Bytes bytes = bytes_of(made);
+    const double touched = 1 - std::pow(7.0 / 8, block), each = block / 8.0 / touched;
+    double loads = 0, seconds = 0;
+    for (std::size_t u = 0; u < made.units.size(); ++u) {
+      if (!print.shape.host_computes[u]) continue;
+      loads += double(made.sizing.unit_bytes[u]) * touched;
+      const double product = 512.0 * 128 * 2 / rates.host_attention * std::max(1.0, each / 8);
+      seconds += made.units[u].experts * touched * 3 * std::max(rates.launch, product);
+    }
+    CHECK(loads > 0);
+    CHECK(loaded(result.decode) == Approx(kSweeps * (bytes.others + bytes.experts * touched - loads)).epsilon(1e-9));
+    CHECK(loaded(result.prefill) == Approx(loaded(without.prefill)).epsilon(1e-9));
+    CHECK(result.decode.busy[static_cast<std::size_t>(Lane::host_compute)] == Approx(kSweeps * seconds).epsilon(1e-9));
+    CHECK(result.prefill.busy[static_cast<std::size_t>(Lane::host_compute)] == 0);
+    CHECK(result.decode.bytes[static_cast<std::size_t>(Lane::device_to_host)] ==
+          Approx(kSweeps * 4.0 * block * 512 * sizeof(float)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("predict: where the link is slow, experts on the host make a sweep shorter, and a plan keeps their share",
+          "[predict][experts]") {
+  const Made made = made_of({.link = 2e9}, 32);
+  Policy policy = on_host(16, 2, true);
+  const double all_loaded = predicted(made, policy).tokens_per_second();
+  policy.experts_on_host = 0.5;
+  CHECK(predicted(made, policy).tokens_per_second() > 1.2 * all_loaded);
+  PartialPolicy partial;
+  partial.experts_on_host = 0.5;
+  partial.weights = Fractions{{0, 1, 0}};
+  const Plan plan = search(made.problem(), partial, {{64 * kGiB, 64 * kGiB, 64 * kGiB}});
+  for (const Candidate& candidate : plan.candidates) CHECK(candidate.policy.experts_on_host == 0.5);
+  CHECK(plan.best().prediction.decode.busy[static_cast<std::size_t>(Lane::host_compute)] > 0);
 }
