@@ -228,7 +228,8 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
   offer("a device twice as fast", what_if.gain(faster, request.free));
   faster = machine;
   scale(faster.host, 2);
-  offer("twice the speed of attention on the host", what_if.gain(faster, request.free));
+  offer(planned.best().policy.experts_on_host > 0 ? "a host twice as fast" : "twice the speed of attention on the host",
+        what_if.gain(faster, request.free));
   for (const offload::Tier tier : offload::kTiers) {
     const auto index = static_cast<std::size_t>(tier);
     if (tier == offload::Tier::disk || request.policy.budgets[index]) continue;

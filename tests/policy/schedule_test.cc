@@ -82,6 +82,10 @@ class Checker {
   static Resource input_at(std::uint32_t slot, std::uint32_t hidden) {
     return slot == kNoSlot ? Resource{Place::home, hidden + kInput} : Resource{Place::input, slot};
   }
+  /// What the host makes of a unit's experts. All layers share that memory.
+  static Resource made_at(const Sublayer& sub) {
+    return {Place::made_host, static_cast<std::uint32_t>(sub.first_expert)};
+  }
   bool is_experts(std::uint32_t sublayer) const {
     return sublayer < shape_.sublayers.size() && shape_.sublayers[sublayer].kind == Sublayer::Kind::experts;
   }
@@ -173,12 +177,12 @@ class Checker {
                         shape_.activation_buffer(batch) + kInput,
                         true,
                         false});
-      list.push_back({{Place::made_host, u}, u + kMade, false, true, true});
+      list.push_back({made_at(sub), u + kMade, false, true, true});
       return list;
     }
     if (experts && op.part == Op::Part::out) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
-      list.push_back({{Place::made_host, u}, u + kMade, true, false});
+      list.push_back({made_at(sub), u + kMade, true, false});
       list.push_back({at(Place::activation, op.activation_slot, hidden), hidden, true, true, true});
       return list;
     }

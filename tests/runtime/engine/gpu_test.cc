@@ -177,6 +177,28 @@ TEST_CASE("on a GPU attention of the host's KV on the host computes the same wit
   CHECK(compared > 60);
 }
 
+TEST_CASE("on a GPU experts on the host compute the same within tolerance", "[gpu][experts]") {
+  // Of moe-qwen2-f16 with int4 a token chooses other experts by how a GPU rounds, without the host too.
+  const auto [name, weights] =
+      GENERATE(table<std::string, std::string>({{"moe-qwen2-f16", "auto"}, {"moe-granite-f32", "int4"}}));
+  CAPTURE(name, weights);
+  std::mt19937 random(9);
+  const TemporaryFolder spill;
+  auto format = policy::weight_format_from_text(weights, "test");
+  if (format) format->arithmetic = Arithmetic::exact;
+  const auto source = runtime::open_model(data_path("golden") / name, "auto", "", format);
+  const auto prompts = random_prompts(12, source->spec.vocab, 9, random);
+  policy::PartialPolicy policy = all_on_device("full");
+  policy.weights = Fractions{{0.3, 0.4, 0.3}};
+  const runtime::MachineOptions machine{.backend = backend_name(), .disk_directory = spill.path().string()};
+  const auto expected = Engine(*source, policy, prompts, machine).run();
+  policy.experts_on_host = GENERATE(0.5, 1.0);
+  const auto answers = Engine(*source, policy, prompts, machine).run();
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
+  CHECK(compared > 60);
+}
+
 TEST_CASE("on a GPU cold tokens and those that are read in part give what they give on the CPU within tolerance",
           "[gpu]") {
   struct Layout {
