@@ -113,9 +113,21 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   }
 }
 
+constexpr int kMostMeans = 2 * 512;  // those of the largest heads that a step attends
+
 /// The means of one head, or null.
 __device__ float* mean_of(const KvSlots& s, std::int32_t sequence, int head) {
   return s.mean ? s.mean + (std::int64_t{sequence} * s.kv_heads + head) * 2 * s.head_dim : nullptr;
+}
+
+/// They, in `shared` where there is room. They may lie in the host's memory, and each row needs them. All threads call
+/// it.
+__device__ const float* near_means(const KvSlots& s, std::int32_t sequence, int head, float (&shared)[kMostMeans]) {
+  const float* const mean = mean_of(s, sequence, head);
+  if (!mean || 2 * s.head_dim > kMostMeans) return mean;
+  for (int i = threadIdx.x; i < 2 * s.head_dim; i += kThreads) shared[i] = mean[i];
+  __syncthreads();
+  return shared;
 }
 
 /// Writes the means of a prompt's keys and values, a thread for each number. Grid: KV heads, prompts.
@@ -131,14 +143,14 @@ __global__ void __launch_bounds__(kThreads) find_means(Args a) {
   }
 }
 
-/// Writes the rows of a prompt's cold tokens, whose positions are in `position` [count]. `shared` [kWarps, kKvGroup].
+/// Writes the rows of a prompt's cold tokens, whose positions are in `position` [count], less `mean` unless that is
+/// null. `shared` [kWarps, kKvGroup].
 __device__ void write_cold(const Args& a, const Prompt& prompt, const std::int32_t* position, int count, int head,
-                           std::uint32_t* shared) {
+                           const float* mean, std::uint32_t* shared) {
   const KvSlots& s = a.slots;
   const int groups = kv_groups(s.head_dim), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t first = (std::int64_t{prompt.sequence} * s.kv_heads + head) * s.cold;
   std::uint32_t* const level = shared + warp * kKvGroup;
-  const float* const mean = mean_of(s, prompt.sequence, head);
   for (int i = warp; i < 2 * count * groups; i += kWarps) {
     const int row = i / groups, group = i % groups, slot = row % count;
     const bool key = row < count;
@@ -261,7 +273,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBloc
     WEFT_SHARED(std::uint32_t, levels, [kWarps * kKvGroup]);
     write_split(a, prompt, position, kept, head, levels);
   } else if constexpr (is_level<T>) {
-    const float* const mean = mean_of(a.slots, prompt.sequence, head);
+    WEFT_SHARED(float, means, [kMostMeans]);
+    const float* const mean = near_means(a.slots, a.prompts[blockIdx.y].sequence, head, means);
     for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
       for (int g = 0; g < kv_groups(dim); ++g) {
         quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr, mean);
@@ -270,7 +283,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads, (kBloc
       }
     if constexpr (has_cold<T>) {
       WEFT_SHARED(std::uint32_t, levels, [kWarps * kKvGroup]);
-      write_cold(a, prompt, position + hot, cooled, head, levels);
+      write_cold(a, prompt, position + hot, cooled, head, mean, levels);
     }
   } else {
     // A thread copies kPack numbers of a row: with rows of 8 or 16 packs a warp copies several at once. It divides once

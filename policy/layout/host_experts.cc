@@ -64,6 +64,10 @@ std::vector<bool> host_computes(const ModelSpec& model, const std::vector<Unit>&
   const std::vector<Tier> side = spread(bytes, {1 - share, share, 0});
   std::vector<bool> computes(units.size(), false);
   for (std::size_t i = 0; i < can.size(); ++i) computes[can[i]] = side[i] == Tier::host;
+  if (std::find(side.begin(), side.end(), Tier::host) == side.end())
+    throw UsageError("policy: the host's share of the experts is less than half of one of the " +
+                     std::to_string(can.size()) +
+                     " units that can be shared out; give more, or leave --experts and \"experts\" out");
   return computes;
 }
 

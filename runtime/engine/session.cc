@@ -125,6 +125,26 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
   return std::make_unique<offload::DiskStore>(engine, options.decorate_disk, options.on_full_disk);
 }
 
+namespace {
+
+/// Refuses a run whose answers would depend on what else is computed with them, because a GPU and the host, which round
+/// differently, share what they compute between sequences.
+void require_invariance(const policy::Policy& policy, const policy::ScheduleShape& shape) {
+  if (policy.experts_on_host > 0)
+    throw UsageError(
+        "--deterministic: the device computes all experts in a block's first sweep and the host a share of them in "
+        "later "
+        "ones, so an answer would depend on when its prompt begins; leave --experts and \"experts\" out");
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int batch = 1; batch < shape.batches; ++batch)
+      if (shape.host_attends[shape.kv_index(layer, batch)] != shape.host_attends[shape.kv_index(layer, 0)])
+        throw UsageError(
+            "--deterministic: the host attends to the KV of some gpu batches and the device to that of others, so an "
+            "answer would depend on its batch; give --attention device, or --num-gpu-batches 1");
+}
+
+}  // namespace
+
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop, const OnLoaded& on_loaded)
     : source_(source), stop_(stop), grace_(stop), backend_(make_backend(machine, &backend_reason_)),
@@ -149,6 +169,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, sizing_, free,
                              backend_->device_is_host_memory());
   footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, sizing_);
+  if (machine.deterministic && backend_->name() == "cuda") require_invariance(policy_, footprint_.shape);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
   const auto& homes = footprint_.shape.unit_home;

@@ -279,6 +279,25 @@ TEST_CASE("batch-invariant, an answer does not depend on what else is computed w
   CHECK(same == deterministic);
 }
 
+TEST_CASE("batch-invariant, a GPU and the host share nothing between sequences", "[gpu][deterministic]") {
+  const ResetAfter reset_after;
+  const auto source = runtime::open_model(data_path("golden") / "moe-qwen2-f16", "auto", "");
+  const std::vector<Prompt> prompts(4, {{1, 2, 3}, 3, {}});
+  const auto run = [&](double experts, double attention, int batches, bool deterministic) {
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = 4 / batches, policy.num_gpu_batches = batches;
+    policy.weights = policy.kv = policy::Fractions{{0, 1, 0}}, policy.activations = policy::Fractions{{1, 0, 0}};
+    policy.experts_on_host = experts, policy.attention_on_host = attention;
+    return Engine(*source, policy, prompts, {.backend = "cuda", .deterministic = deterministic}).run();
+  };
+  CHECK_THROWS_WITH(run(1, 0, 1, true), Catch::Contains("--deterministic") && Catch::Contains("leave --experts"));
+  CHECK_THROWS_WITH(run(0, 0.5, 2, true),
+                    Catch::Contains("--deterministic") && Catch::Contains("give --attention device"));
+  CHECK_NOTHROW(run(1, 0.5, 2, false));
+  CHECK_NOTHROW(run(0, 1, 2, true));
+  CHECK_NOTHROW(run(0, 0, 2, true));
+}
+
 namespace {
 
 /// What is unpacked in a run: how often by sweep and sublayer, as its trace has it.

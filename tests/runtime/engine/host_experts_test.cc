@@ -152,3 +152,11 @@ TEST_CASE("experts of a model without any are refused", "[runtime][experts]") {
   policy.experts_on_host = 0;
   CHECK_NOTHROW(answers_of(*source, policy, prompts_of(*source, 2)));
 }
+
+TEST_CASE("a share of the experts that makes no unit is refused", "[runtime][experts]") {
+  const auto source = open("moe-qwen2-f16");
+  policy::PartialPolicy policy = policy_of(2, 1);
+  policy.experts_on_host = 1e-9;
+  CHECK_THROWS_WITH(answers_of(*source, policy, prompts_of(*source, 2)),
+                    Contains("less than half of one of the") && Contains("leave --experts"));
+}
