@@ -201,7 +201,8 @@ TEST_CASE("attention over fine and cold slots is that of what they mean", "[kern
                           {{8, 1, 80}, 3, 33, {3, 1}},       {{3, 1, 20}, 70, 5, {2, 2}},
                           {{2, 1, 63}, 3, 16, {4, 1}},       {{16, 2, 64}, 17, 80, {1, 3}},
                           {{2, 2, 64}, 20, 50, {3, 2}, 230}, {{8, 1, 128}, 20, 40, {4, 2}, 241}};
-  for (int bits = 0; bits < 16; ++bits) cases.push_back({{1, 1, 64}, 4, 40, {1 + bits / 4, 1 + bits % 4}});
+  if (means) cases.resize(4);
+  for (int bits = 0; bits < 16 && !means; ++bits) cases.push_back({{1, 1, 64}, 4, 40, {1 + bits / 4, 1 + bits % 4}});
   if (means) cases.push_back({{4, 2, 64}, 40, 0, {4, 2}});  // means do not need cold slots
   for (const Case& c : cases) {
     CAPTURE(place.name, means, c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.bits.keys, c.bits.values);
