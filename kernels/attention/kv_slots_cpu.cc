@@ -166,7 +166,8 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
 
   if (slots.mean && length > 0) find_mean(op, prompt, head, slots.mean);
   std::vector<float> less(slots.mean ? static_cast<std::size_t>(op.slots.head_dim) : 0);
-  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* to) {
+  const float *const mean_k = slots.mean, *const mean_v = slots.mean ? slots.mean + op.slots.head_dim : nullptr;
+  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, const float* mean, std::byte* to) {
     const ConstView row = from.slice(of.row(position), 1);
     const int dim = op.slots.head_dim;
     const std::size_t bytes = kv_row_bytes(type, dim);
@@ -175,8 +176,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
       return;
     }
     const float* numbers = row.as<float>() + head * dim;
-    if (slots.mean) {
-      const float* const mean = slots.mean + (&from == &op.v ? dim : 0);
+    if (mean) {
       std::transform(numbers, numbers + dim, mean, less.begin(), std::minus<>());
       numbers = less.data();
     }
@@ -190,8 +190,9 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   };
   std::vector<std::byte> fine(kv_row_bytes(DType::i8, op.slots.head_dim));
   const CoarseBits bits = op.slots.coarse;
-  const auto cool = [&](const ConstView& from, std::int32_t position, int few, std::byte* rows, std::size_t slot) {
-    copy(from, position, DType::i8, fine.data());
+  const auto cool = [&](const ConstView& from, std::int32_t position, int few, const float* mean, std::byte* rows,
+                        std::size_t slot) {
+    copy(from, position, DType::i8, mean, fine.data());
     coarsen(fine.data(), op.slots.head_dim, few, rows + slot * coarse_row_bytes(few, op.slots.head_dim));
   };
   const auto first = static_cast<std::size_t>(op.sequence[prompt] * std::int64_t{op.slots.kv_heads} + head) *
@@ -199,7 +200,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const auto split = [&](const ConstView& from, std::int32_t position, int few, std::byte* high, void* low,
                          void* scales, std::size_t slot) {
     const int dim = op.slots.head_dim;
-    copy(from, position, DType::i8, fine.data());
+    copy(from, position, DType::i8, nullptr, fine.data());
     split_row(fine.data(), dim, few, high + slot * high_row_bytes(few, dim),
               static_cast<std::byte*>(low) + (first + slot) * low_row_bytes(few, dim),
               static_cast<std::byte*>(scales) + (first + slot) * scales_bytes(dim));
@@ -209,14 +210,14 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
       split(op.k, kept[slot], bits.keys, slots.k, op.slots.low_k, op.slots.scale_k, slot);
       split(op.v, kept[slot], bits.values, slots.v, op.slots.low_v, op.slots.scale_v, slot);
     } else {
-      copy(op.k, kept[slot], op.slots.key_type(), slots.k + slot * op.slots.key_bytes());
-      copy(op.v, kept[slot], op.slots.dtype, slots.v + slot * op.slots.value_bytes());
+      copy(op.k, kept[slot], op.slots.key_type(), mean_k, slots.k + slot * op.slots.key_bytes());
+      copy(op.v, kept[slot], op.slots.dtype, mean_v, slots.v + slot * op.slots.value_bytes());
     }
     place(kept[slot], slot);
   }
   for (std::size_t slot = 0; slot < all.cold.size(); ++slot) {
-    cool(op.k, all.cold[slot], bits.keys, slots.cold_k, slot);
-    cool(op.v, all.cold[slot], bits.values, slots.cold_v, slot);
+    cool(op.k, all.cold[slot], bits.keys, mean_k, slots.cold_k, slot);
+    cool(op.v, all.cold[slot], bits.values, mean_v, slots.cold_v, slot);
     place(all.cold[slot], static_cast<std::size_t>(op.slots.hot()) + slot);
   }
   *slots.free_slot = static_cast<std::int32_t>(kept.size());

@@ -120,8 +120,8 @@ __device__ float* mean_of(const KvSlots& s, std::int32_t sequence, int head) {
   return s.mean ? s.mean + (std::int64_t{sequence} * s.kv_heads + head) * 2 * s.head_dim : nullptr;
 }
 
-/// They, in `shared` where there is room. They may lie in the host's memory, and each row needs them. All threads call
-/// it.
+/// The same in `shared`, where there is room: means may lie in the host's memory, and each row needs them. All threads
+/// call it.
 __device__ const float* near_means(const KvSlots& s, std::int32_t sequence, int head, float (&shared)[kMostMeans]) {
   const float* const mean = mean_of(s, sequence, head);
   if (!mean || 2 * s.head_dim > kMostMeans) return mean;

@@ -223,16 +223,16 @@ std::int64_t decode_rows(const ScheduleShape& shape, const Policy& policy, const
 }
 
 /// Homes by the shares of the weights; those of experts that the host computes are on the host.
-std::vector<Tier> unit_homes(const std::vector<std::uint64_t>& unit_bytes, const std::vector<bool>& host_computes,
+std::vector<Tier> unit_homes(const std::vector<std::uint64_t>& unit_bytes, const ScheduleShape& shape,
                              const Fractions& shares) {
-  const auto by_host = [&](std::size_t unit) { return !host_computes.empty() && host_computes[unit]; };
   std::vector<std::size_t> others;
   for (std::size_t u = 0; u < unit_bytes.size(); ++u)
-    if (!by_host(u)) others.push_back(unit_bytes[u]);
+    if (!shape.is_of_host(u)) others.push_back(unit_bytes[u]);
   const std::vector<Tier> spread_homes = spread(others, shares.of);
   std::vector<Tier> homes;
   std::size_t next = 0;
-  for (std::size_t u = 0; u < unit_bytes.size(); ++u) homes.push_back(by_host(u) ? Tier::host : spread_homes[next++]);
+  for (std::size_t u = 0; u < unit_bytes.size(); ++u)
+    homes.push_back(shape.is_of_host(u) ? Tier::host : spread_homes[next++]);
   return homes;
 }
 
@@ -325,7 +325,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = sizing.disk_reads_device;
   shape.host_computes = host_computes(model, units, sizing.unit_bytes, policy.experts_on_host);
-  shape.unit_home = unit_homes(sizing.unit_bytes, shape.host_computes, policy.weights);
+  shape.unit_home = unit_homes(sizing.unit_bytes, shape, policy.weights);
   // A prompt attends to its own keys and values before they are quantised.
   const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
   const bool quantised = is_quantised(slot_type);
@@ -373,9 +373,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const auto count = [&](Tier tier, std::uint64_t bytes) {
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
   };
-  const auto by_host = [&](std::size_t unit) { return !shape.host_computes.empty() && shape.host_computes[unit]; };
   for (std::size_t u = 0; u < units.size(); ++u)
-    if ((shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) && !by_host(u))
+    if ((shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) && !shape.is_of_host(u))
       count(shape.unit_home[u], sizing.unit_bytes[u]);
   if (any_on(Tier::disk, shape.unit_home)) count(Tier::disk, sizing.copy_bytes);
   for (int layer = 0; layer < shape.layers; ++layer)
@@ -391,7 +390,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
                           print.workspace.exchange_device.bytes);
   count(Tier::host, print.workspace.exchange_host.bytes + print.workspace.host_experts.bytes);
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (by_host(u)) count(Tier::host, sizing.unit_bytes[u]);
+    if (shape.is_of_host(u)) count(Tier::host, sizing.unit_bytes[u]);
   count(sizing.disk_reads_device ? Tier::device : Tier::host,
         static_cast<std::uint64_t>(shape.batches) * print.workspace.routing);
   count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);

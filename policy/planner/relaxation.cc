@@ -179,7 +179,7 @@ class Relaxation {
   bool add_capacity(LinearProgram& program) const {
     double unit_bytes = 0, spilled = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u) {
-      if (by_host(u)) continue;  // they are a part of Footprint::fixed
+      if (footprint_.shape.is_of_host(u)) continue;  // they are a part of Footprint::fixed
       unit_bytes += double(problem_.sizing.unit_bytes[u]);
       if (!problem_.sizing.unit_in_files[u]) spilled += double(problem_.sizing.unit_bytes[u]);
     }
@@ -196,11 +196,6 @@ class Relaxation {
       program.add(row, -std::numeric_limits<double>::infinity(), left / scale);
     }
     return true;
-  }
-
-  bool by_host(std::size_t unit) const {
-    const std::vector<bool>& computes = footprint_.shape.host_computes;
-    return !computes.empty() && computes[unit];
   }
 
   double kv_total() const {
@@ -221,7 +216,7 @@ class Relaxation {
     double streamed = 0, experts = 0, of_host = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u)
       if (problem_.units[u].streamed)
-        (by_host(u)                                      ? of_host
+        (footprint_.shape.is_of_host(u)                  ? of_host
          : problem_.units[u].kind == Unit::Kind::experts ? experts
                                                          : streamed) += double(problem_.sizing.unit_bytes[u]);
     const int batches = footprint_.shape.batches, size = footprint_.shape.batches_of_pass(sweep_of.prefill);

@@ -88,6 +88,8 @@ struct ScheduleShape {
   bool attended_on_host(int layer, int batch, bool prefill) const {
     return !prefill && host_attends[kv_index(layer, batch)];
   }
+  /// Whether a unit has experts that the host computes.
+  bool is_of_host(std::size_t unit) const { return !host_computes.empty() && host_computes[unit]; }
   /// Whether the host computes the experts of a sublayer in this sweep.
   bool computed_on_host(std::uint32_t sublayer, bool prefill) const;
   /// Whether a sublayer is an mlp with such experts behind it, so that its rows go to the host.

@@ -16,8 +16,7 @@ std::size_t ScheduleShape::unpacked_space(std::uint32_t sublayer) const {
 
 bool ScheduleShape::computed_on_host(std::uint32_t sublayer, bool prefill) const {
   const Sublayer& sub = sublayers[sublayer];
-  return !prefill && !host_computes.empty() && sub.kind == Sublayer::Kind::experts &&
-         host_computes[static_cast<std::size_t>(sub.unit)];
+  return !prefill && sub.kind == Sublayer::Kind::experts && is_of_host(static_cast<std::size_t>(sub.unit));
 }
 
 bool ScheduleShape::sends_rows(std::uint32_t sublayer, bool prefill) const {

@@ -27,6 +27,22 @@ void require_arithmetic(const std::optional<policy::WeightFormat>& format, const
         "leave it out, and products are exact");
 }
 
+/// Refuses a run whose answers would depend on what else is computed with them, because a GPU and the host, which round
+/// differently, share what they compute between sequences.
+void require_invariance(const policy::Policy& policy, const policy::ScheduleShape& shape) {
+  if (policy.experts_on_host > 0)
+    throw UsageError(
+        "--deterministic: the device computes all experts in a block's first sweep and the host a share of them later, "
+        "so "
+        "an answer would depend on when its prompt begins; leave --experts and \"experts\" out");
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int batch = 1; batch < shape.batches; ++batch)
+      if (shape.host_attends[shape.kv_index(layer, batch)] != shape.host_attends[shape.kv_index(layer, 0)])
+        throw UsageError(
+            "--deterministic: the host attends to the KV of some gpu batches and the device to that of others, so an "
+            "answer would depend on its batch; give --attention device, or --num-gpu-batches 1");
+}
+
 /// source.weight_format with the arithmetic that products have on this backend: bf16 weights are multiplied by rounded
 /// numbers where a CPU can, as vLLM and transformers do, unless a user asks for exact products.
 std::optional<policy::WeightFormat> format_on(const kernels::Backend& backend, const ModelSource& source) {
@@ -124,26 +140,6 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
                                              name.substr(0, 40) + "'");
   return std::make_unique<offload::DiskStore>(engine, options.decorate_disk, options.on_full_disk);
 }
-
-namespace {
-
-/// Refuses a run whose answers would depend on what else is computed with them, because a GPU and the host, which round
-/// differently, share what they compute between sequences.
-void require_invariance(const policy::Policy& policy, const policy::ScheduleShape& shape) {
-  if (policy.experts_on_host > 0)
-    throw UsageError(
-        "--deterministic: the device computes all experts in a block's first sweep and the host a share of them in "
-        "later "
-        "ones, so an answer would depend on when its prompt begins; leave --experts and \"experts\" out");
-  for (int layer = 0; layer < shape.layers; ++layer)
-    for (int batch = 1; batch < shape.batches; ++batch)
-      if (shape.host_attends[shape.kv_index(layer, batch)] != shape.host_attends[shape.kv_index(layer, 0)])
-        throw UsageError(
-            "--deterministic: the host attends to the KV of some gpu batches and the device to that of others, so an "
-            "answer would depend on its batch; give --attention device, or --num-gpu-batches 1");
-}
-
-}  // namespace
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop, const OnLoaded& on_loaded)

@@ -30,8 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kPiece = 1 << 20,
-                      kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
+// Bytes of a tensor that a thread, and all, convert at a time.
+constexpr std::size_t kPiece = 1 << 20, kStep = 64 << 20;
 constexpr std::size_t kLargestCopied = 512 << 20;
 
 struct Planned {

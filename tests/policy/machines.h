@@ -86,4 +86,23 @@ inline policy::Prediction predicted(const Made& made, const policy::Policy& poli
                          policy::footprint(made.model, made.units, policy, made.work, made.sizing));
 }
 
+/// The decode of 64 sequences of 600 and 40 tokens over int8, in a block of 16 x 4 with KV as `kv` says.
+struct DecodeOfRule {
+  policy::Footprint footprint;
+  policy::Phase decode;
+  double busy(offload::Lane lane) const { return decode.busy[static_cast<std::size_t>(lane)]; }
+};
+inline DecodeOfRule decode_of_rule(const char* rule, const policy::Fractions& kv) {
+  const policy::Retention retention = policy::Retention::from_text(rule);
+  const Made made(decoder(2, 512, 8, 1000), 600, 40, 64, machine_of({.launch = 1e-12}, {1 << 30, 1 << 30, 0}),
+                  retention);
+  policy::Policy policy;
+  policy.gpu_batch_size = 16, policy.num_gpu_batches = 4;
+  policy.retention = retention, policy.kv = kv;
+  policy.kv_format = policy::KvFormat::from_text("int8", "x");
+  policy::Footprint print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
+  policy::Phase decode = policy::predict(made.problem(), policy, print).decode;
+  return {std::move(print), std::move(decode)};
+}
+
 }  // namespace weft::test

@@ -118,18 +118,9 @@ TEST_CASE("a plan counts what a device reads in full, and what of it crosses the
     double computing, crossing, from_host, whole;
   };
   const auto seconds = [](const char* rule, policy::Fractions kv) {
-    const Retention retention = Retention::from_text(rule);
-    const test::Made made(test::decoder(2, 512, 8, 1000), 600, 40, 64,
-                          test::machine_of({.launch = 1e-12}, {1 << 30, 1 << 30, 0}), retention);
-    policy::Policy policy;
-    policy.gpu_batch_size = 16, policy.num_gpu_batches = 4;
-    policy.retention = retention, policy.kv = kv;
-    policy.kv_format = KvFormat::from_text("int8", "x");
-    const auto print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
-    const policy::Phase decode = policy::predict(made.problem(), policy, print).decode;
-    const auto busy = [&](offload::Lane lane) { return decode.busy[static_cast<std::size_t>(lane)]; };
-    return Seconds{busy(offload::Lane::device_compute), busy(offload::Lane::host_to_device),
-                   double(print.kv_bytes_from_host(0)), double(print.kv_buffer_bytes(0))};
+    const test::DecodeOfRule of = test::decode_of_rule(rule, kv);
+    return Seconds{of.busy(offload::Lane::device_compute), of.busy(offload::Lane::host_to_device),
+                   double(of.footprint.kv_bytes_from_host(0)), double(of.footprint.kv_buffer_bytes(0))};
   };
   const policy::Fractions device{{1, 0, 0}}, host{{0, 1, 0}};
   const auto of_device = [&](const char* rule) { return seconds(rule, device).computing; };

@@ -272,7 +272,7 @@ TEST_CASE("prefill loads every streamed unit once a pass, for the batches of the
   for (const Op& op : zigzag(shape, 0, 2).ops) {
     if (op.kind == Op::Kind::load && op.subject < shape.kv_buffer(0, 0) && op.to != kNoSlot &&
         (op.lane == Lane::host_to_device || shape.disk_reads_device)) {
-      if (shape.host_computes.empty() || !shape.host_computes[op.subject]) ++loads[op.sweep];
+      if (!shape.is_of_host(op.subject)) ++loads[op.sweep];
       if (op.sweep == 1) CHECK(++decode_loads[op.subject] == 1);
     }
     if (op.kind == Op::Kind::compute && op.part == Op::Part::whole && op.prefill)
@@ -301,8 +301,7 @@ TEST_CASE("experts of the host are loaded in the first sweep alone, then compute
       continue;
     }
     if (op.kind != Op::Kind::compute) {
-      if (op.subject < shape.kv_buffer(0, 0))
-        CHECK_FALSE((!shape.host_computes.empty() && shape.host_computes[op.subject]));
+      if (op.subject < shape.kv_buffer(0, 0)) CHECK_FALSE(shape.is_of_host(op.subject));
       continue;
     }
     if (shape.sublayers[op.subject].kind != Sublayer::Kind::experts) continue;

@@ -72,6 +72,12 @@ std::size_t compare(const Answer& expected, const Answer& got) {
   }
   return expected.tokens.size();
 }
+/// The same of all answers.
+std::size_t compared(const std::vector<Answer>& expected, const std::vector<Answer>& got) {
+  std::size_t tokens = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) tokens += compare(expected[i], got[i]);
+  return tokens;
+}
 
 }  // namespace
 
@@ -132,9 +138,7 @@ TEST_CASE("on a GPU a shared prefix gives what whole prompts give within toleran
   Engine engine(*source, policy, prompts, {.backend = backend_name()}, true);
   const auto answers = engine.run();
   CHECK(engine.session().executor().totals().shared_prompt_tokens == 6 * 64);  // two of batches of four
-  std::size_t compared = 0;
-  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
-  CHECK(compared > 24);
+  CHECK(compared(expected, answers) > 24);
 }
 
 TEST_CASE("on a GPU a prompt in chunks gives what it gives in one within tolerance", "[gpu]") {
@@ -154,9 +158,7 @@ TEST_CASE("on a GPU a prompt in chunks gives what it gives in one within toleran
   const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
   policy.max_batched_tokens = 64;
   const auto answers = Engine(*source, policy, prompts, {.backend = backend_name()}, shares).run();
-  std::size_t compared = 0;
-  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
-  CHECK(compared > 15);
+  CHECK(compared(expected, answers) > 15);
 }
 
 TEST_CASE("on a GPU attention of the host's KV on the host computes the same within tolerance", "[gpu]") {
@@ -172,9 +174,7 @@ TEST_CASE("on a GPU attention of the host's KV on the host computes the same wit
   const auto expected = Engine(*source, policy, prompts, machine).run();
   policy.attention_on_host = GENERATE(0.4, 1.0);
   const auto answers = Engine(*source, policy, prompts, machine).run();
-  std::size_t compared = 0;
-  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
-  CHECK(compared > 60);
+  CHECK(compared(expected, answers) > 60);
 }
 
 TEST_CASE("on a GPU experts on the host compute the same within tolerance", "[gpu][experts]") {
@@ -194,9 +194,7 @@ TEST_CASE("on a GPU experts on the host compute the same within tolerance", "[gp
   const auto expected = Engine(*source, policy, prompts, machine).run();
   policy.experts_on_host = GENERATE(0.5, 1.0);
   const auto answers = Engine(*source, policy, prompts, machine).run();
-  std::size_t compared = 0;
-  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
-  CHECK(compared > 60);
+  CHECK(compared(expected, answers) > 60);
 }
 
 TEST_CASE("on a GPU cold tokens and those that are read in part give what they give on the CPU within tolerance",
