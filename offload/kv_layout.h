@@ -70,7 +70,10 @@ struct KvShape {
   };
   Offsets offsets() const;
   /// The bytes of all low rows, which lie side by side, from Offsets::low_k to Offsets::scale_k.
-  std::size_t low_bytes() const { return offsets().scale_k - offsets().low_k; }
+  std::size_t low_bytes() const {
+    const Offsets at = split ? offsets() : Offsets{};
+    return at.scale_k - at.low_k;
+  }
 
   /// Slots of a head: those that are not cold, and the cold ones.
   struct Slots {

@@ -204,8 +204,10 @@ class Relaxation {
   }
   /// The part of kv_total() that comes to the device if it is at home on the host.
   double kv_from_host() const {
+    const int layers = problem_.model.layers;
+    if (footprint_.layers_alike()) return double(footprint_.kv_bytes_from_host(0)) * layers * policy_.num_gpu_batches;
     double bytes = 0;
-    for (int layer = 0; layer < problem_.model.layers; ++layer) bytes += double(footprint_.kv_bytes_from_host(layer));
+    for (int layer = 0; layer < layers; ++layer) bytes += double(footprint_.kv_bytes_from_host(layer));
     return bytes * policy_.num_gpu_batches;
   }
   double seconds_per_byte(Lane lane) const { return 1 / problem_.machine.bytes_per_second[index(lane)]; }
