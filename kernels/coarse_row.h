@@ -1,8 +1,8 @@
 // kernels/coarse_row.h: one key or value of a cold token: the highest bits of its int8 levels (kv_row.h), with the same
 // scale and minimum. A level that begins with these bits lies in an interval of 2^(8 - bits) levels, and the row reads
-// as the middle of each:
+// as the middle of each, a little farther from the middle of all levels (coarse_stretch()):
 //
-//   number = scale * (2^(8 - bits) * coarse + (2^(8 - bits) - 1) / 2) + minimum
+//   number = scale * (127.5 + stretch * 2^(8 - bits) * (coarse - (2^bits - 1) / 2)) + minimum
 //
 // So a token cools without being rounded again. Groups have 64 numbers as in kv_row.h, and the last takes as much as a
 // whole one. With number d = 2 i + p of a group, its bits lie in planes, one after the other:
@@ -45,6 +45,21 @@ constexpr std::size_t high_row_bytes(int bits, int head_dim) { return coarse_lev
 constexpr std::size_t low_row_bytes(int bits, int head_dim) { return coarse_level_bytes(8 - bits, head_dim); }
 /// The levels of int8 that read alike.
 constexpr int coarse_step(int bits) { return 1 << (8 - bits); }
+/// A coarse level reads by this factor farther from the middle of all levels than the middle of its interval does.
+/// Middles are too near on average, because a row's extremes lie at the outer ends of their intervals; and what is
+/// wrong on average adds up in a sum over many tokens. With these factors a number of a row of 64 normally distributed
+/// ones reads on average as itself, which a test computes (tests/kernels/cold_slots_test.cc).
+constexpr float coarse_stretch(int bits) {
+  return bits == 1 ? 1.096f : bits == 2 ? 1.061f : bits == 3 ? 1.026f : 1.011f;
+}
+/// A coarse level c reads as a number: scale * (step * c + offset) + minimum.
+struct CoarseReading {
+  float step, offset;
+};
+constexpr CoarseReading coarse_reading(int bits) {
+  const float step = coarse_stretch(bits) * static_cast<float>(coarse_step(bits));
+  return {step, 127.5f - step * static_cast<float>((1 << bits) - 1) / 2};
+}
 
 /// Writes the coarse row of a row of int8.
 void coarsen(const std::byte* fine, int head_dim, int bits, std::byte* coarse);

@@ -45,13 +45,15 @@ template <class F> __device__ __forceinline__ void with_bits(int bits, const F& 
   else f.template operator()<4>();
 }
 
-/// The scale and the minimum of what a coarse row's levels mean.
+/// The scale and the minimum of what a coarse row's levels mean, and the scale of levels that are int8's but for their
+/// low bits, which are 0.
 __device__ inline float coarse_scale(std::uint32_t both, int bits) {
-  return static_cast<float>(coarse_step(bits)) * scale_of(both);
+  return coarse_reading(bits).step * scale_of(both);
 }
 __device__ inline float coarse_minimum(std::uint32_t both, int bits) {
-  return minimum_of(both) + static_cast<float>(coarse_step(bits) - 1) / 2 * scale_of(both);
+  return minimum_of(both) + coarse_reading(bits).offset * scale_of(both);
 }
+__device__ inline float high_scale(std::uint32_t both, int bits) { return coarse_stretch(bits) * scale_of(both); }
 
 /// Level d of a group. For rows that are read number by number: without branches.
 __device__ inline unsigned one_level(const std::uint32_t* planes, int bits, int d) {
@@ -160,7 +162,8 @@ __device__ inline unsigned one_joined_level(const SplitRow& row, int group, int 
 template <int kVector> __device__ void load_split(const SplitRow& row, int column, float (&at)[kVector]) {
   const int group = column / kKvGroup, d = column % kKvGroup;
   const std::uint32_t both = row.scales[group];
-  const float scale = scale_of(both), minimum = row.low ? minimum_of(both) : coarse_minimum(both, row.bits);
+  const float scale = row.low ? scale_of(both) : high_scale(both, row.bits),
+              minimum = row.low ? minimum_of(both) : coarse_minimum(both, row.bits);
   if constexpr (kVector == 1) {
     at[0] = scale * static_cast<float>(one_joined_level(row, group, d)) + minimum;
   } else {

@@ -114,7 +114,9 @@ template <int kDim> struct SplitWords : RowWords<DType::i8, kDim> {
   __device__ std::uint32_t scales(const SplitRow& row, int group) const {
     return row.scales[group] | (row.low ? 0 : kHighAlone);
   }
-  __device__ float scale(std::uint32_t both) const { return scale_of(both & ~kHighAlone); }
+  __device__ float scale(std::uint32_t both) const {
+    return (both & kHighAlone) != 0 ? high_scale(both & ~kHighAlone, bits) : scale_of(both);
+  }
   __device__ float minimum(std::uint32_t both) const {
     return (both & kHighAlone) != 0 ? coarse_minimum(both & ~kHighAlone, bits) : minimum_of(both);
   }

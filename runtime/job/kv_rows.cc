@@ -41,7 +41,8 @@ std::string kind_of(const KvShape& shape) {
                          : "") +
          (shape.split ? ", in pieces, others of " + std::to_string(shape.low_key_bytes()) + " and " +
                             std::to_string(shape.low_value_bytes())
-                      : "");
+                      : "") +
+         (shape.cold > 0 || shape.split ? ", stretched" : "");  // kernels::coarse_stretch()
 }
 
 }  // namespace

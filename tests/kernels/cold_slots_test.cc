@@ -1,10 +1,12 @@
 // Slots with coarse rows: which tokens become cold, against exact traces; what their rows hold, and attention over it
 // (tests/data/kv/make_cold.py).
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "tests/support/files.h"
 #include "tests/support/h2o.h"
@@ -54,6 +56,28 @@ TEST_CASE("a coarse row has the highest bits of an int8 row", "[kernels][kv]") {
         REQUIRE(kernels::coarse_level(coarse.data(), bits, d) ==
                 std::to_integer<int>(fine[static_cast<std::size_t>(d)]) >> (8 - bits));
     }
+  }
+}
+
+TEST_CASE("what a number of a coarse row reads as is on average the number", "[kernels][kv]") {
+  constexpr int rows = 20000, dim = kernels::kKvGroup;
+  const std::vector<float> x = normal(std::int64_t{rows} * dim, 7);
+  for (int bits = 1; bits <= kernels::kMostCoarseBits; ++bits) {
+    CAPTURE(bits);
+    const auto [step, offset] = kernels::coarse_reading(bits);
+    CHECK(step * static_cast<float>((1 << bits) - 1) / 2 + offset == Approx(127.5));
+    double squares = 0, products = 0;
+    for (int row = 0; row < rows; ++row) {
+      const std::span<const float> of_row(x.data() + std::ptrdiff_t{row} * dim, dim);
+      const auto [least, most] = std::ranges::minmax(of_row);
+      const double scale = (double(most) - double(least)) / 255;
+      for (const float number : of_row) {
+        const int level = static_cast<int>(std::nearbyint((double(number) - double(least)) / scale)) >> (8 - bits);
+        squares += double(number) * double(number);
+        products += double(number) * (scale * (double(step) * level + double(offset)) + double(least));
+      }
+    }
+    CHECK(products / squares == Approx(1).margin(0.003));
   }
 }
 
@@ -113,10 +137,10 @@ std::vector<double> meant(const std::byte* row, int dim, int bits) {
     const std::size_t levels =
         bits == 8 ? kernels::kv_level_bytes(DType::i8, dim) : kernels::coarse_level_bytes(bits, dim);
     std::memcpy(both, row + levels + static_cast<std::size_t>(d / kernels::kKvGroup) * 4, sizeof both);
-    const double step = bits == 8 ? 1 : kernels::coarse_step(bits),
-                 level = bits == 8 ? std::to_integer<int>(row[d]) : kernels::coarse_level(row, bits, d);
-    numbers.push_back(double(static_cast<float>(both[0])) * (step * level + (step - 1) / 2) +
-                      double(static_cast<float>(both[1])));
+    const double level = bits == 8 ? std::to_integer<int>(row[d])
+                                   : 127.5 + double(kernels::coarse_stretch(bits)) * kernels::coarse_step(bits) *
+                                                 (kernels::coarse_level(row, bits, d) - ((1 << bits) - 1) / 2.0);
+    numbers.push_back(double(static_cast<float>(both[0])) * level + double(static_cast<float>(both[1])));
   }
   return numbers;
 }

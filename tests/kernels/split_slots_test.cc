@@ -102,10 +102,11 @@ SplitNumbers split_numbers(const std::byte* high, const std::byte* low, const st
     f16 both[2];
     std::memcpy(both, scales + static_cast<std::size_t>(d / kernels::kKvGroup) * 4, sizeof both);
     const double scale = double(static_cast<float>(both[0])), minimum = double(static_cast<float>(both[1])),
-                 step = kernels::coarse_step(bits);
+                 step = double(kernels::coarse_stretch(bits)) * kernels::coarse_step(bits),
+                 half = ((1 << bits) - 1) / 2.0;
     const int top = kernels::coarse_level(high, bits, d), rest = kernels::coarse_level(low, 8 - bits, d);
     numbers.all.push_back(scale * (top << (8 - bits) | rest) + minimum);
-    numbers.high.push_back(scale * (step * top + (step - 1) / 2) + minimum);
+    numbers.high.push_back(scale * (127.5 + step * (top - half)) + minimum);
     numbers.scale.push_back(scale * step), numbers.middle.push_back(scale * 127.5 + minimum);
   }
   return numbers;

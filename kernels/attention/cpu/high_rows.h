@@ -133,7 +133,7 @@ template <class S, int H, int kBits, class RowAt>
 
 /// Logits of H query heads from `head` on for all entries, by their high rows.
 template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, const SplitEntries& split, int head) {
-  constexpr auto step = static_cast<float>(coarse_step(kBits));
+  constexpr CoarseReading read = coarse_reading(kBits);
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
   const std::int64_t row_bytes = static_cast<std::int64_t>(high_row_bytes(kBits, t.head_dim)),
@@ -149,8 +149,8 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
     const auto add = [&](int g, const typename S::I(&dot)[H]) __attribute__((always_inline)) {
       typename S::V scale, minimum;
       high_scales<S>(t.scale_k, groups, g, slot, count, scale, minimum);
-      minimum = S::fma(scale, S::all((step - 1) / 2), minimum);
-      scale = S::mul(scale, S::all(step));
+      minimum = S::fma(scale, S::all(read.offset), minimum);
+      scale = S::mul(scale, S::all(read.step));
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         logit[h] = S::fma(S::to_floats(dot[h]), S::mul(scale, S::all(q_scale[h * groups + g])), logit[h]);
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);

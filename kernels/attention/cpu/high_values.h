@@ -134,7 +134,7 @@ template <class S, int kBits> void add_high_values(const DecodeEntries& s, const
       typename S::V scales, minima;
       high_scales<S>(t.scale_v, groups, g, s.slot + i, s.count - i < kLanes ? s.count - i : kLanes, scales, minima);
       S::store(split.middle + i, S::fma(scales, S::all(127.5f), minima));
-      S::store(split.scale + i, S::mul(scales, S::all(static_cast<float>(coarse_step(kBits)))));
+      S::store(split.scale + i, S::mul(scales, S::all(coarse_reading(kBits).step)));
     }
     by_heads<S>(t.group, [&]<int H>(int head) { add_high_group<S, H, kBits>(s, split, head, g); });
   }

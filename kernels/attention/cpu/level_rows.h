@@ -130,9 +130,9 @@ template <int kBits> struct CoarseRows {
     return S::masked(S::template shifted < kBits == 4 ? 4 : 8 > (x), kMask);
   }
   template <class S> static void read_as(typename S::V& scale, typename S::V& minimum) {
-    constexpr auto step = static_cast<float>(coarse_step(kBits));
-    minimum = S::fma(scale, S::all((step - 1) / 2), minimum);
-    scale = S::mul(scale, S::all(step));
+    constexpr CoarseReading read = coarse_reading(kBits);
+    minimum = S::fma(scale, S::all(read.offset), minimum);
+    scale = S::mul(scale, S::all(read.step));
   }
 };
 
