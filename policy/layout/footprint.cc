@@ -1,7 +1,6 @@
 #include "policy/layout/footprint.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <tuple>
 
@@ -265,12 +264,6 @@ std::int64_t Workload::most_slots() const { return slots.most() + cold_slots.mos
 double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
 double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }
 
-std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
-  std::uint64_t total = 0;
-  for (const offload::KvShape& run : kv_runs(layer)) total += run.bytes();
-  return total;
-}
-
 std::uint64_t Footprint::kv_bytes_from_host(int layer) const {
   std::uint64_t total = 0;
   for (const offload::KvShape& run : kv_runs(layer)) total += run.bytes() - run.low_bytes();
@@ -279,14 +272,19 @@ std::uint64_t Footprint::kv_bytes_from_host(int layer) const {
 
 std::vector<std::uint32_t> Footprint::first_alike() const {
   std::vector<std::uint32_t> first;
-  std::map<std::tuple<Sublayer::Kind, bool, int, bool>, std::uint32_t> known;
+  first.reserve(shape.sublayers.size());
+  std::vector<std::pair<std::tuple<Sublayer::Kind, bool, int, bool>, std::uint32_t>> known;  // of a few kinds
   for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
     const Sublayer& sub = shape.sublayers[s];
     const bool in_layer = sub.layer >= 0, own = sub.kind == Sublayer::Kind::attention && !layers_alike();
     const bool sparse = s + 1 < shape.sublayers.size() && shape.sublayers[s + 1].kind == Sublayer::Kind::experts;
     const bool by_host = shape.computed_on_host(s, false);
-    first.push_back(in_layer && !own ? known.try_emplace({sub.kind, sparse, sub.experts, by_host}, s).first->second
-                                     : s);
+    first.push_back(s);
+    if (!in_layer || own) continue;
+    const std::tuple alike{sub.kind, sparse, sub.experts, by_host};
+    const auto same = std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.first == alike; });
+    if (same != known.end()) first.back() = same->second;
+    else known.push_back({alike, s});
   }
   return first;
 }
@@ -331,6 +329,9 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const bool quantised = is_quantised(slot_type);
   print.types = {sizing.activation, quantised ? sizing.kv : slot_type, sizing.product, quantised};
   print.kv_shapes = kv_shapes(model, policy, work, slot_type);
+  for (const std::vector<offload::KvShape>& runs : print.kv_shapes)
+    print.kv_sizes.push_back(std::accumulate(runs.begin(), runs.end(), std::uint64_t{0},
+                                             [](std::uint64_t sum, const auto& run) { return sum + run.bytes(); }));
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);
   shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);

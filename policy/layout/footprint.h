@@ -127,6 +127,7 @@ struct Footprint {
   /// The parts of a KV buffer, one after the other: a range of slots for each of Retention::runs(). [1] if the buffers
   /// of all layers are alike, else [layers].
   std::vector<std::vector<offload::KvShape>> kv_shapes;
+  std::vector<std::uint64_t> kv_sizes;  ///< bytes of a KV buffer, as kv_shapes
   /// Bytes of the hidden states of a batch in a sweep: of all its prompts, and of what it has after the first sweep.
   std::uint64_t prefill_hidden_bytes = 0, decode_hidden_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
@@ -142,7 +143,7 @@ struct Footprint {
   /// The first sublayer that computes the same shapes as each; attentions do if all KV buffers are alike.
   std::vector<std::uint32_t> first_alike() const;
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
-  std::uint64_t kv_buffer_bytes(int layer) const;
+  std::uint64_t kv_buffer_bytes(int layer) const { return entry_of(kv_sizes, layer); }
   /// The bytes of a KV buffer at home on the host that come to the device in a sweep after the first: all but low rows,
   /// of which the device reads at home what it needs (offload::KvShape::split).
   std::uint64_t kv_bytes_from_host(int layer) const;

@@ -151,7 +151,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
   return false;
 }
 
-const Architecture* find_architecture(const std::string& model_type) {
+const Architecture* find_architecture(std::string_view model_type) {
   const auto* const found = std::find_if(kArchitectures.begin(), kArchitectures.end(),
                                          [&](const Architecture& a) { return model_type == a.model_type; });
   return found == kArchitectures.end() ? nullptr : found;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "policy/base/json.h"
@@ -122,7 +123,7 @@ struct StepRow {
 std::span<const StepRow> decoder_steps();
 
 struct Architecture {
-  const char* model_type;
+  std::string_view model_type;
   std::span<const TensorRow> tensors;
   std::span<const StepRow> steps;
   std::span<const char* const> prefixes;                               ///< see name_prefixes()
@@ -130,7 +131,7 @@ struct Architecture {
 };
 
 /// Null if there is none of that name.
-const Architecture* find_architecture(const std::string& model_type);
+const Architecture* find_architecture(std::string_view model_type);
 std::string known_architectures();  ///< "opt, llama"
 
 ModelSpec opt_from_config(Fields& fields, const std::string& where);

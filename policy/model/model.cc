@@ -141,6 +141,7 @@ double touched_share(const ModelSpec& model, double rows) {
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units) {
   using Kind = Sublayer::Kind;
   std::vector<Sublayer> order{{Kind::embed}};
+  order.reserve(units.size() + 2);
   const Unit::Kind head = model.tied_head ? Unit::Kind::embedding : Unit::Kind::head;
   std::vector<Sublayer> heads;
   Sublayer output{Kind::output};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <coin/ClpSimplex.hpp>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "policy/planner/timeline.h"
@@ -47,6 +48,13 @@ Fractions even(const std::array<bool, 3>& tiers) {
   return shares;
 }
 
+/// Whether so many bytes have room in these tiers, of which the disk takes any. A hair too many are left to the program
+/// to judge.
+bool have_room(double bytes, const std::array<bool, 3>& tiers, const std::array<double, 3>& left) {
+  constexpr double hair = 1e-6;
+  return tiers[2] || bytes <= (1 + hair) * ((tiers[0] ? left[0] : 0) + (tiers[1] ? left[1] : 0));
+}
+
 /// One linear program: `add` rows, then solve.
 class LinearProgram {
  public:
@@ -63,7 +71,8 @@ class LinearProgram {
     high_.push_back(high);
   }
 
-  std::optional<Row> minimize(const Row& objective) const {
+  /// By `simplex`, which all programs share, because setting one up takes half as long as solving.
+  std::optional<Row> minimize(const Row& objective, ClpSimplex& simplex) const {
     std::vector<int> starts(columns + 1), row_of;
     std::vector<double> values;
     for (std::size_t c = 0; c < columns; ++c) {
@@ -71,8 +80,6 @@ class LinearProgram {
         if (rows_[r][c] != 0) row_of.push_back(static_cast<int>(r)), values.push_back(rows_[r][c]);
       starts[c + 1] = static_cast<int>(values.size());
     }
-    ClpSimplex simplex;
-    simplex.setLogLevel(0);
     simplex.loadProblem(static_cast<int>(columns), static_cast<int>(rows_.size()), starts.data(), row_of.data(),
                         values.data(), lower_.data(), upper_.data(), objective.data(), low_.data(), high_.data());
     simplex.dual();
@@ -94,9 +101,12 @@ class Relaxation {
   Relaxation(const Problem& problem, const Policy& policy, const PartialPolicy& fixed, const Streamed& choice)
       : problem_(problem), fixed_(fixed), choice_(choice), policy_(with_windows(policy, choice)),
         footprint_(footprint(problem.model, problem.units, policy_, problem.work, problem.sizing)),
-        cost_(problem.model, problem.units, policy_, footprint_, problem.sizing, problem.machine) {}
+        cost_(problem.model, problem.units, policy_, footprint_, problem.sizing, problem.machine),
+        alike_(footprint_.shape.sublayers.size()) {
+    for (const std::uint32_t first : footprint_.first_alike()) ++alike_[first];
+  }
 
-  std::optional<Relaxed> solve() const {
+  std::optional<Relaxed> solve(ClpSimplex& simplex) const {
     LinearProgram program;
     bound(program);
     if (!add_capacity(program)) return {};
@@ -125,7 +135,7 @@ class Relaxation {
     Row objective{};
     objective[first_sweep] = own_sweep;
     objective[sweep] = std::max(count, 0.0);
-    const auto solved = program.minimize(objective);
+    const auto solved = program.minimize(objective, simplex);
     if (!solved) return {};
     const Row& at = *solved;
     const auto shares = [&](std::size_t first) {
@@ -175,7 +185,8 @@ class Relaxation {
     program.add(attended, all ? 0 : -1, 0);
   }
 
-  /// False if the windows alone do not fit.
+  /// False if the windows alone do not fit or buffers have no room beside them. Most sets of tiers end here and need no
+  /// program.
   bool add_capacity(LinearProgram& program) const {
     double unit_bytes = 0, spilled = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u) {
@@ -185,15 +196,24 @@ class Relaxation {
     }
     spilled += double(problem_.sizing.copy_bytes);  // all of it, however few units are there; search.cc asks again
     const double kv_bytes = kv_total(), hidden = double(footprint_.activation_bytes());
+    std::array<double, 3> room{};
+    std::array<bool, 3> any{};
     for (std::size_t tier = 0; tier < 3; ++tier) {
-      const auto budget = double(policy_.budgets.bytes[tier]), left = budget - double(footprint_.fixed[tier]);
-      if (left < 0) return false;
+      room[tier] = double(policy_.budgets.bytes[tier]) - double(footprint_.fixed[tier]);
+      any[tier] = choice_.weights[tier] || choice_.kv[tier] || choice_.activations[tier];
+      if (room[tier] < 0) return false;
+    }
+    if (!have_room(unit_bytes, choice_.weights, room) || !have_room(kv_bytes, choice_.kv, room) ||
+        !have_room(hidden, choice_.activations, room) || !have_room(unit_bytes + kv_bytes + hidden, any, room))
+      return false;
+    for (std::size_t tier = 0; tier < 3; ++tier) {
+      const auto budget = double(policy_.budgets.bytes[tier]);
       Row row{};
       const double scale = std::max(budget, 1.0);
       row[weights + tier] = (tier == 2 ? spilled : unit_bytes) / scale;
       row[kv + tier] = kv_bytes / scale;
       row[activations + tier] = hidden / scale;
-      program.add(row, -std::numeric_limits<double>::infinity(), left / scale);
+      program.add(row, -std::numeric_limits<double>::infinity(), room[tier] / scale);
     }
     return true;
   }
@@ -278,19 +298,16 @@ class Relaxation {
 
   void add_compute(Lanes& result, const Sweep& sweep_of) const {
     double device = 0, core = 0, host = 0;
-    const std::vector<std::uint32_t> first = footprint_.first_alike();  // the batches of a full block are always alike
-    std::vector<double> count(first.size());
-    for (const std::uint32_t s : first) ++count[s];
     for (std::uint32_t s = 0; s < footprint_.shape.sublayers.size(); ++s) {
       const Sublayer& sub = footprint_.shape.sublayers[s];
-      if (count[s] == 0) continue;
-      const double times = count[s] * policy_.num_gpu_batches;
+      if (alike_[s] == 0) continue;
+      const double times = alike_[s] * policy_.num_gpu_batches;  // the batches of a full block are always alike
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
       if (footprint_.shape.computed_on_host(s, sweep_of.prefill)) {
         op.part = Op::Part::out;
         device += times * cost_.seconds(op, sweep_of);
         op.part = Op::Part::core;
-        result.constant[index(Lane::host_compute)] += count[s] * cost_.seconds(op, sweep_of);
+        result.constant[index(Lane::host_compute)] += alike_[s] * cost_.seconds(op, sweep_of);
         continue;
       }
       // With KV at home on the host, low rows are read over the link.
@@ -353,6 +370,7 @@ class Relaxation {
   const Policy policy_;
   const Footprint footprint_;
   const Cost cost_;
+  std::vector<double> alike_;  // [sublayers] how many compute the shapes of each; 0: an earlier one's
 };
 
 using Tiers = std::array<bool, 3>;
@@ -390,9 +408,16 @@ std::vector<Streamed> choices(const PartialPolicy& fixed, bool host_allowed, boo
 
 std::vector<Relaxed> relax(const Problem& problem, const Policy& shape, const PartialPolicy& fixed, bool host_allowed) {
   std::vector<Relaxed> found;
+  ClpSimplex simplex;
+  simplex.setLogLevel(0);
+  const std::vector<std::uint64_t>& units = problem.sizing.unit_bytes;
+  const double bytes = shape.experts_on_host > 0 ? 0 : std::accumulate(units.begin(), units.end(), 0.0);
+  std::array<double, 3> budgets{};
+  std::copy_n(shape.budgets.bytes.begin(), budgets.size(), budgets.begin());
   for (const auto& [weights_on_disk, kv_on_disk] : {std::pair{false, false}, {true, false}, {true, true}}) {
     for (const Streamed& choice : choices(fixed, host_allowed, weights_on_disk, kv_on_disk))
-      if (auto solved = Relaxation(problem, shape, fixed, choice).solve()) found.push_back(*solved);
+      if (have_room(bytes, choice.weights, budgets))
+        if (auto solved = Relaxation(problem, shape, fixed, choice).solve(simplex)) found.push_back(*solved);
     if (!found.empty()) break;
   }
   std::stable_sort(found.begin(), found.end(),

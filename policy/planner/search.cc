@@ -110,7 +110,7 @@ class Searcher {
     sort(timed);
     timed = distinct(timed);
     put_smallest_first(timed, relaxed);
-    return {std::move(timed)};
+    return {std::move(timed), relaxed.empty() ? 0 : relaxed.front().tokens_per_second};
   }
 
  private:

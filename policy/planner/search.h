@@ -22,6 +22,7 @@ inline constexpr double kNearlyAsFast = 0.03;
 /// place of attention or the number of batches.
 struct Plan {
   std::vector<Candidate> candidates;
+  double relaxed = 0;  ///< tokens per second of the best placement by the linear program alone; 0 if nothing fits
   const Candidate& best() const { return candidates.front(); }
   const Candidate& fastest() const;
 };

@@ -75,8 +75,7 @@ std::vector<Variant> choices(const PlanRequest& request) {
 class WhatIf {
  public:
   WhatIf(const PlanRequest& request, const Planned& planned)
-      : request_(request), planned_(planned), partial_(partial_of(request, planned)),
-        now_(ask(request.machine, request.free)) {}
+      : request_(request), planned_(planned), partial_(partial_of(request, planned)), now_(planned.plan.relaxed) {}
 
   double gain(const Machine& machine, const policy::Budgets& free) const {
     return now_ > 0 ? ask(machine, free) / now_ : 0;
