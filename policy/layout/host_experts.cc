@@ -10,11 +10,9 @@ namespace {
 
 constexpr std::int64_t kRowsAtOnce = 512;  // rows of an expert that fill the host's cores
 
-/// Whether a unit's tensors are those of experts alone.
+/// Whether a unit's tensors are those of experts alone. What follows a layer's last expert comes last.
 bool only_experts(const Unit& unit) {
-  return unit.kind == Unit::Kind::experts &&
-         std::all_of(unit.tensors.begin(), unit.tensors.end(),
-                     [&](const TensorSpec& tensor) { return tensor.expert < unit.experts; });
+  return unit.kind == Unit::Kind::experts && unit.tensors.back().expert < unit.experts;
 }
 
 /// The most experts of a layer that the host computes.
@@ -47,6 +45,10 @@ Types host_types(const Types& types) {
   Types host = types;
   host.product = DType::f32;
   return host;
+}
+
+std::size_t units_for_host(const std::vector<Unit>& units) {
+  return static_cast<std::size_t>(std::count_if(units.begin(), units.end(), only_experts));
 }
 
 std::vector<bool> host_computes(const ModelSpec& model, const std::vector<Unit>& units,

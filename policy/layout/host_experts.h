@@ -25,6 +25,9 @@ struct HostExpertsLayout {
 /// The types of an expert's values on the host, whose products read f32.
 Types host_types(const Types& types);
 
+/// The units of experts of which the host may compute a share.
+std::size_t units_for_host(const std::vector<Unit>& units);
+
 /// ScheduleShape::host_computes for a share of the experts. Units that also have what follows their layer's last expert
 /// stay with the device. Throws UsageError if there is a share and the model has no experts for it.
 std::vector<bool> host_computes(const ModelSpec& model, const std::vector<Unit>& units,

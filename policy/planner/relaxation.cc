@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <coin/ClpSimplex.hpp>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "policy/planner/timeline.h"
@@ -410,8 +409,11 @@ std::vector<Relaxed> relax(const Problem& problem, const Policy& shape, const Pa
   std::vector<Relaxed> found;
   ClpSimplex simplex;
   simplex.setLogLevel(0);
-  const std::vector<std::uint64_t>& units = problem.sizing.unit_bytes;
-  const double bytes = shape.experts_on_host > 0 ? 0 : std::accumulate(units.begin(), units.end(), 0.0);
+  const std::vector<std::uint64_t>& unit_bytes = problem.sizing.unit_bytes;
+  const std::vector<bool> of_host = host_computes(problem.model, problem.units, unit_bytes, shape.experts_on_host);
+  double bytes = 0;
+  for (std::size_t u = 0; u < unit_bytes.size(); ++u)
+    if (of_host.empty() || !of_host[u]) bytes += double(unit_bytes[u]);
   std::array<double, 3> budgets{};
   std::copy_n(shape.budgets.bytes.begin(), budgets.size(), budgets.begin());
   for (const auto& [weights_on_disk, kv_on_disk] : {std::pair{false, false}, {true, false}, {true, true}}) {

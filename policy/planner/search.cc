@@ -1,6 +1,7 @@
 #include "policy/planner/search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -20,6 +21,9 @@ constexpr int kRepairs = 96;
 constexpr int kSmaller = 24;  // smaller blocks that are tried for one nearly as fast
 constexpr int kTriedOfNearlyEqual = 2;
 constexpr double kNearlyAsLarge = 1.2;
+constexpr std::array kHostShares{0.25, 0.5, 0.75, 1.0};  // of the experts: those that are tried in every block shape
+constexpr std::array kHostSteps{0.125, 0.0625};          // and from the best of them
+constexpr std::size_t kHostTimed = 12;
 constexpr double kDigits = 1e4;  // parts of a share of 1: finer than any unit
 
 struct Shape {
@@ -65,35 +69,28 @@ class Searcher {
     base_.budgets = allowance_.budgets;
   }
 
-  /// The relaxed placements of all shapes, the most promising first.
-  std::vector<Start> starts() const {
+  /// The share of the experts that the host computes unless others are tried.
+  double experts_on_host() const { return base_.experts_on_host; }
+
+  /// The relaxed placements of all shapes with a share of the experts on the host, the most promising first.
+  std::vector<Start> starts(double experts_on_host) const {
     std::vector<Start> found;
     int too_many = INT32_MAX, batches = 0;  // sequences in a batch that do not fit, so more do not either
     for (const Shape& shape : shapes(partial_, problem_.work.at_most(kLargestBlock))) {
       if (shape.num_gpu_batches != batches) batches = shape.num_gpu_batches, too_many = INT32_MAX;
       if (shape.gpu_batch_size >= too_many) continue;
-      Policy policy = base_;
-      policy.gpu_batch_size = shape.gpu_batch_size;
-      policy.num_gpu_batches = shape.num_gpu_batches;
-      const auto placements = relax(problem_, policy, partial_, allowance_.host);
+      const std::vector<Start> placements = starts_of(shape, experts_on_host);
       if (placements.empty()) too_many = shape.gpu_batch_size;
-      for (const Relaxed& relaxed : placements) {
-        policy.weights = relaxed.weights;
-        policy.kv = relaxed.kv;
-        policy.activations = relaxed.activations;
-        policy.attention_on_host = relaxed.attention_on_host;
-        found.push_back({policy, tokens_of(policy) / relaxed.seconds});
-      }
+      found.insert(found.end(), placements.begin(), placements.end());
     }
-    std::stable_sort(found.begin(), found.end(),
-                     [](const Start& a, const Start& b) { return a.tokens_per_second > b.tokens_per_second; });
+    sort(found);
     return found;
   }
 
   Plan run() {
     std::vector<Candidate> timed;
     double best = 0;
-    const std::vector<Start> relaxed = starts();
+    std::vector<Start> relaxed = starts(experts_on_host());
     for (const Start& start : relaxed) {
       // The relaxation is faster than any rounding of it, so later policies cannot be faster than the best.
       if (timed.size() >= kTimed || start.tokens_per_second < best) break;
@@ -109,11 +106,75 @@ class Searcher {
     for (std::size_t i = 0; i < std::min(kImproved, timed.size()); ++i) improve(timed[i]);
     sort(timed);
     timed = distinct(timed);
+    if (auto hosted = with_experts_on_host(timed.front())) {
+      timed.insert(timed.begin(), std::move(*hosted));
+      relaxed = starts(timed.front().policy.experts_on_host);
+    }
     put_smallest_first(timed, relaxed);
     return {std::move(timed), relaxed.empty() ? 0 : relaxed.front().tokens_per_second};
   }
 
  private:
+  /// The relaxed placements of one shape, the most promising first.
+  std::vector<Start> starts_of(const Shape& shape, double experts_on_host) const {
+    Policy policy = base_;
+    policy.gpu_batch_size = shape.gpu_batch_size;
+    policy.num_gpu_batches = shape.num_gpu_batches;
+    policy.experts_on_host = experts_on_host;
+    std::vector<Start> found;
+    for (const Relaxed& relaxed : relax(problem_, policy, partial_, allowance_.host)) {
+      policy.weights = relaxed.weights;
+      policy.kv = relaxed.kv;
+      policy.activations = relaxed.activations;
+      policy.attention_on_host = relaxed.attention_on_host;
+      found.push_back({policy, tokens_of(policy) / relaxed.seconds});
+    }
+    return found;
+  }
+
+  /// Whether it is open which share of the experts the host computes, and some of them would come over the link.
+  bool may_share_experts(const Policy& fastest) const {
+    return !problem_.machine.device_is_host_memory && !problem_.machine.host.decode_attention.empty() &&
+           !partial_.experts_on_host && partial_.leaves_open() && fastest.weights.device() < 1 &&
+           units_for_host(problem_.units) > 0;
+  }
+
+  /// The fastest policy found in which the host computes a share of the experts, if that gains more than what counts as
+  /// nearly as fast: the host's rates are rough.
+  std::optional<Candidate> with_experts_on_host(const Candidate& without) {
+    if (!may_share_experts(without.policy)) return {};
+    const double least = 1.0 / double(units_for_host(problem_.units));
+    std::vector<Start> relaxed;
+    for (const double share : kHostShares) {
+      if (share < least) continue;
+      const std::vector<Start> of_share = starts(share);
+      relaxed.insert(relaxed.end(), of_share.begin(), of_share.end());
+    }
+    sort(relaxed);
+    ops_ = 0;
+    std::optional<Candidate> best;
+    double enough = (1 + kNearlyAsFast) * without.prediction.tokens_per_second();
+    const auto time = [&](const Start& start) {
+      auto candidate = evaluate(repaired(start.policy));
+      if (!candidate || candidate->prediction.tokens_per_second() < enough) return;
+      enough = candidate->prediction.tokens_per_second();
+      best = std::move(candidate);
+    };
+    for (std::size_t i = 0; i < std::min(kHostTimed, relaxed.size()); ++i)
+      if (relaxed[i].tokens_per_second >= enough) time(relaxed[i]);
+    if (!best) return {};
+    for (const double step : kHostSteps) {
+      const Policy from = best->policy;
+      for (const double share : {from.experts_on_host - step, from.experts_on_host + step}) {
+        if (share < least || share > 1) continue;
+        const std::vector<Start> near = starts_of({from.gpu_batch_size, from.num_gpu_batches}, share);
+        if (!near.empty()) time(near.front());
+      }
+    }
+    improve(*best);
+    return best;
+  }
+
   /// Moves to the front the policy with the smallest block among those nearly as fast as the fastest, found.front().
   void put_smallest_first(std::vector<Candidate>& found, std::vector<Start> relaxed) {
     const double enough = (1 - kNearlyAsFast) * found.front().prediction.tokens_per_second();
@@ -150,6 +211,10 @@ class Searcher {
     }
   }
 
+  static void sort(std::vector<Start>& found) {
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Start& a, const Start& b) { return a.tokens_per_second > b.tokens_per_second; });
+  }
   static void sort(std::vector<Candidate>& candidates) {
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
       return a.prediction.tokens_per_second() > b.prediction.tokens_per_second();
@@ -274,14 +339,15 @@ class Searcher {
       }
   }
 
-  /// What streams, and whether the host attends.
-  static std::tuple<bool, bool, bool, bool> kind_of(const Policy& policy) {
+  /// What streams, and what the host computes.
+  using Kind = std::tuple<bool, bool, bool, bool, bool>;
+  static Kind kind_of(const Policy& policy) {
     return {policy.weights.device() < 1, policy.kv.device() < 1, policy.attention_on_host > 0,
-            policy.activations.device() < 1};
+            policy.experts_on_host > 0, policy.activations.device() < 1};
   }
 
   static std::vector<Candidate> distinct(const std::vector<Candidate>& candidates) {
-    std::set<std::pair<std::tuple<bool, bool, bool, bool>, int>> seen;
+    std::set<std::pair<Kind, int>> seen;
     std::vector<Candidate> result;
     for (const Candidate& candidate : candidates) {
       const Policy& policy = candidate.policy;
@@ -311,7 +377,8 @@ Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets&
 }
 
 double relaxed_tokens_per_second(const Problem& problem, const PartialPolicy& partial, const Budgets& free) {
-  const auto starts = Searcher(problem, partial, free).starts();
+  const Searcher searcher(problem, partial, free);
+  const auto starts = searcher.starts(searcher.experts_on_host());
   return starts.empty() ? 0 : starts.front().tokens_per_second;
 }
 

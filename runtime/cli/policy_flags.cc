@@ -84,8 +84,8 @@ void PolicyFlags::add_to(CLI::App& app) {
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
       ->group("Policy");
   app.add_option("--experts", experts,
-                 "Where the experts of a model that has some are computed after a block's first sweep: device (the "
-                 "default), host, or the host's share, such as 0.5, which has its home in host memory")
+                 "Where the experts of a model that has some are computed after a block's first sweep: device, "
+                 "host, or the host's share, such as 0.5, which has its home in host memory; planned if left out")
       ->group("Policy");
   app.add_option(
          "--max-num-batched-tokens", max_num_batched_tokens,
@@ -265,6 +265,8 @@ policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) co
   if (no_overlap) flags.overlap = false;
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
+  if (machine.deterministic && !both.experts_on_host)
+    both.experts_on_host = 0;  // a GPU refuses a share; none is chosen
   set_weight_format(both, model);
   settle_share(both, model);
   set_coarse_bits(both);

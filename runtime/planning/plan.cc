@@ -110,6 +110,7 @@ class WhatIf {
     policy::PartialPolicy partial = request.policy;
     partial.kv_format = planned.kv_format;
     partial.weight_format = planned.source->weight_format;
+    partial.experts_on_host = planned.best().policy.experts_on_host;
     return partial;
   }
 

@@ -81,6 +81,7 @@ std::string kept_as(const policy::Policy& policy) {
   std::string text = retention_name(policy.retention);
   if (policy.kv_format.dtype) text += std::string(", kv ") + name_of(*policy.kv_format.dtype);
   if (policy.weight_format) text += std::string(", weights ") + name_of(policy.weight_format->dtype);
+  if (policy.experts_on_host > 0) text += ", experts on " + policy::host_share_to_text(policy.experts_on_host);
   return text;
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/error.h"
 #include "policy/layout/host_experts.h"
+#include "runtime/cli/policy_flags.h"
 #include "runtime/engine/executor.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
@@ -159,4 +160,13 @@ TEST_CASE("a share of the experts that makes no unit is refused", "[runtime][exp
   policy.experts_on_host = 1e-9;
   CHECK_THROWS_WITH(answers_of(*source, policy, prompts_of(*source, 2)),
                     Contains("less than half of one of the") && Contains("leave --experts"));
+}
+
+TEST_CASE("with --deterministic no plan searches for a share of the experts", "[runtime][experts]") {
+  runtime::PolicyFlags flags;
+  CHECK_FALSE(flags.policy("").experts_on_host);
+  flags.machine.deterministic = true;
+  CHECK(flags.policy("").experts_on_host == 0);
+  flags.experts = "0.5";
+  CHECK(flags.policy("").experts_on_host == 0.5);  // a run on a GPU refuses it
 }
