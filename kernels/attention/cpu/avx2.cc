@@ -227,6 +227,9 @@ struct Avx2 {
               high = _mm256_movemask_ps(_mm256_cmp_ps(v.high, bound, _CMP_GE_OQ));
     return static_cast<unsigned>(low | high << 8);
   }
+  static void store_lanes(std::int32_t* p, int first, unsigned lanes) {
+    for (; lanes != 0; lanes &= lanes - 1) *p++ = first + __builtin_ctz(lanes);
+  }
   static bool any_equal(V v, float x) {
     const __m256 wanted = _mm256_set1_ps(x);
     return _mm256_movemask_ps(

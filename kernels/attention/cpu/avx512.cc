@@ -192,6 +192,12 @@ struct Avx512 {
   static bool any_negative(const std::int32_t* number) { return _mm512_movepi32_mask(_mm512_loadu_si512(number)) != 0; }
   /// A bit for each lane that is at least `least`.
   static unsigned lanes_from(V v, float least) { return _mm512_cmp_ps_mask(v, all(least), _CMP_GE_OQ); }
+  /// Stores first + i for each lane i of `lanes`, one after the other, and something behind them up to 16 numbers.
+  static void store_lanes(std::int32_t* p, int first, unsigned lanes) {
+    const I all =
+        add(_mm512_set1_epi32(first), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(static_cast<__mmask16>(lanes), all));
+  }
   static bool any_equal(V v, float x) { return _mm512_cmp_ps_mask(v, all(x), _CMP_EQ_OQ) != 0; }
 
   static float sum(V v) {  // the tree of sums(), for one row

@@ -37,66 +37,119 @@ template <class S> SplitEntries lay_out_split(const DecodeEntries& s, float* at)
 }
 
 /// s.value = the share of each entry, summed over the query heads: of the logits in s.p, or of given probabilities. The
-/// entries that are read whatever their share have more than any share. `work` [entries].
-template <class S> void find_shares(const DecodeEntries& s, float* work) {
+/// entries that are read whatever their share have more than any share. `work` [entries]. Returns the largest share of
+/// the others.
+template <class S> float find_shares(const DecodeEntries& s, float* work) {
   constexpr float of_sink = 1e38f;
   const DecodeTile& t = s.tile;
   for (int g = 0; g < t.group; ++g) {
-    const float* p = s.p + g * s.stride;
-    if (!t.probabilities) {
-      softmax<S>(p, work, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
-      p = work;
-    }
-    for (int i = 0; i < s.count; i += kLanes)
-      S::store(s.value + i, g == 0 ? S::load(p + i) : S::add(S::load(s.value + i), S::load(p + i)));
+    const float* const p = s.p + g * s.stride;
+    float* const share = g == 0 ? s.value : work;
+    if (!t.probabilities) softmax<S>(p, share, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
+    if (t.probabilities && g == 0)
+      for (int i = 0; i < s.count; i += kLanes) S::store(share + i, S::load(p + i));
+    for (int i = 0; g > 0 && i < s.count; i += kLanes)
+      S::store(s.value + i, S::add(S::load(s.value + i), S::load((t.probabilities ? p : work) + i)));
   }
   const std::int32_t newest = t.token - t.keep.read_newest();  // the last that has to be chosen
+  typename S::V most = S::zero();
   for (int i = 0; i < s.count; i += kLanes) {
     const typename S::V share = S::max(S::load(s.value + i), S::zero());  // 0 for what is not a number
+    most = S::max(share, most);
     const typename S::V not_sinks = S::between(share, s.place + i, t.keep.sinks, INT32_MAX, of_sink);
     const typename S::V all = S::between(not_sinks, s.place + i, INT32_MIN, newest, __builtin_inff());
     S::store(s.value + i, S::first(all, s.count - i < kLanes ? s.count - i : kLanes, -1.0f));
   }
+  return S::largest(most);
 }
 
-template <class S> int shares_from(const DecodeEntries& s, float least) {
-  int count = 0;
-  for (int i = 0; i < s.count; i += kLanes) count += __builtin_popcount(S::lanes_from(S::load(s.value + i), least));
-  return count;
+/// The number of those of `count` shares, whole vectors of them, that are at least `least`.
+template <class S> int shares_from(const float* share, int count, float least) {
+  int found = 0;
+  for (int i = 0; i < count; i += kLanes) found += __builtin_popcount(S::lanes_from(S::load(share + i), least));
+  return found;
 }
 
-/// The last position of those that are chosen, if of the entries with this share only the `wanted` oldest are.
-template <class S> std::int32_t last_of_equals(const DecodeEntries& s, float share, int wanted) {
-  std::int32_t low = -1, high = s.tile.token;  // fewer than `wanted` are at most at low, and enough at most at high
+/// A bound of the chosen shares. Shares are not negative, so their bits have their order.
+struct ShareBound {
+  std::uint32_t bits;
+  int count;  // of the entries with this share or more
+  float share() const { return __builtin_bit_cast(float, bits); }
+};
+/// The bounds between which the smallest chosen share is: at least `wanted` entries have `low` or more, and fewer have
+/// `high` or more.
+struct ShareBounds {
+  ShareBound low, high;
+  int wanted;
+  bool found() const { return low.count == wanted || high.bits - low.bits <= 1; }
+  void narrow(ShareBound by) {
+    if (by.count >= wanted) low = by;
+    else high = by;
+  }
+  std::uint32_t middle() const { return low.bits + (high.bits - low.bits) / 2; }
+};
+
+/// The last position of those that are chosen, if of `count` entries only the `wanted` oldest are.
+template <class S> std::int32_t last_of_oldest(const std::int32_t* place, int count, int wanted, std::int32_t newest) {
+  std::int32_t low = -1, high = newest;  // fewer than `wanted` are at most at low, and enough at most at high
   while (high - low > 1) {
     const std::int32_t middle = low + (high - low) / 2;
-    int count = 0;
-    for (int i = 0; i < s.count; ++i) count += s.value[i] == share && s.place[i] <= middle ? 1 : 0;
-    if (count >= wanted) high = middle;
+    int found = 0;
+    for (int i = 0; i < count; ++i) found += place[i] <= middle ? 1 : 0;
+    if (found >= wanted) high = middle;
     else low = middle;
   }
   return high;
 }
 
-/// Chooses `wanted` entries, fewer than there are, by s.value.
-template <class S> void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted) {
-  // Shares are not negative, so their bits have their order: at least `wanted` entries have the share `low` or more.
-  std::uint32_t low = 0, high = __builtin_bit_cast(std::uint32_t, __builtin_inff()) + 1;
-  int from_low = s.count, from_high = 0;
-  while (high - low > 1 && from_low != wanted) {
-    const std::uint32_t middle = low + (high - low) / 2;
-    const int count = shares_from<S>(s, __builtin_bit_cast(float, middle));
-    if (count >= wanted) low = middle, from_low = count;
-    else high = middle, from_high = count;
-  }
-  const float least = __builtin_bit_cast(float, low);
-  const std::int32_t last = from_low == wanted ? INT32_MAX : last_of_equals<S>(s, least, wanted - from_high);
+/// list = the entries whose share is at least `low` and not at least `high`, as none is if that is no number. Returns
+/// how many they are.
+template <class S> int list_shares(const DecodeEntries& s, float low, float high, std::int32_t* list) {
   int count = 0;
-  for (int first = 0; first < s.count; first += kLanes)
-    for (unsigned lanes = S::lanes_from(S::load(s.value + first), least); lanes != 0; lanes &= lanes - 1) {
-      const int i = first + __builtin_ctz(lanes);
-      if (s.value[i] > least || s.place[i] <= last) split.chosen[count++] = i;
+  for (int first = 0; first < s.count; first += kLanes) {
+    const typename S::V share = S::load(s.value + first);
+    const unsigned lanes = S::lanes_from(share, low) & ~S::lanes_from(share, high);
+    S::store_lanes(list + count, first, lanes);
+    count += __builtin_popcount(lanes);
+  }
+  return count;
+}
+
+/// Chooses `wanted` entries, fewer than there are, by s.value. `largest`: the largest share of those that need not be
+/// chosen. `work` [entries].
+template <class S>
+void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, float largest, float* work) {
+  constexpr int few = 4 * kLanes;  // that are looked at alone
+  constexpr std::uint32_t above_all = __builtin_bit_cast(std::uint32_t, __builtin_inff()) + 1;
+  ShareBounds bounds{{0, s.count}, {above_all, 0}, wanted};
+  const auto narrow = [&](std::uint32_t bits) {
+    bounds.narrow({bits, shares_from<S>(s.value, s.count, __builtin_bit_cast(float, bits))});
+  };
+  narrow(__builtin_bit_cast(std::uint32_t, largest) + 1);
+  while (!bounds.found() && bounds.low.count - bounds.high.count > few) narrow(bounds.middle());
+  if (!bounds.found()) {
+    const int above = bounds.high.count;
+    const int between = list_shares<S>(s, bounds.low.share(), bounds.high.share(), split.chosen);
+    for (int i = 0; i < between; ++i) work[i] = s.value[split.chosen[i]];
+    for (int i = between; i < few; ++i) work[i] = -1;
+    while (!bounds.found()) {
+      const std::uint32_t middle = bounds.middle();
+      bounds.narrow({middle, above + shares_from<S>(work, between, __builtin_bit_cast(float, middle))});
     }
+  }
+  const float least = bounds.low.share();
+  split.count = list_shares<S>(s, least, __builtin_nanf(""), split.chosen);
+  if (split.count == wanted) return;
+  // Of those with the least share only the oldest are chosen.
+  auto* const place = reinterpret_cast<std::int32_t*>(work);
+  int equal = 0;
+  for (int i = 0; i < split.count; ++i)
+    if (s.value[split.chosen[i]] == least) place[equal++] = s.place[split.chosen[i]];
+  const std::int32_t last = last_of_oldest<S>(place, equal, wanted - (split.count - equal), s.tile.token);
+  int count = 0;
+  for (int i = 0; i < split.count; ++i)
+    if (const int entry = split.chosen[i]; s.value[entry] > least || s.place[entry] <= last)
+      split.chosen[count++] = entry;
   split.count = count;
 }
 
@@ -112,8 +165,8 @@ template <class S> void choose_entries(const DecodeEntries& s, SplitEntries& spl
     split.count = s.count;
     return;
   }
-  find_shares<S>(s, split.weight);
-  choose_largest<S>(s, split, s.tile.keep.read);
+  const float largest = find_shares<S>(s, split.weight);
+  choose_largest<S>(s, split, s.tile.keep.read, largest, split.weight);
 }
 
 }  // namespace weft::kernels

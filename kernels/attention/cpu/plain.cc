@@ -253,6 +253,9 @@ struct Plain {
     for (int i = 0; i < kLanes; ++i) lanes |= v.at[i] >= least ? 1u << i : 0u;
     return lanes;
   }
+  static void store_lanes(std::int32_t* p, int first, unsigned lanes) {
+    for (; lanes != 0; lanes &= lanes - 1) *p++ = first + __builtin_ctz(lanes);
+  }
   static bool any_equal(const V& v, float x) {
     bool found = false;
     for (int i = 0; i < kLanes; ++i) found |= v.at[i] == x;

@@ -41,6 +41,10 @@ template <class T> struct DecodeState : DecodeEntries {
   std::int64_t k_row = 0, v_row = 0;  // elements of K and V per slot
 };
 
+/// 16 places in the compiler's own vectors, as registers of each instruction set.
+using Places16 = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+inline constexpr Places16 kFirstPlaces = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 /// Adds the visible slots from `begin` to before `end`. `slot`: where the next one is listed, or null. Returns the
 /// first empty one, or -1.
 template <class S> int list_slots(DecodeEntries& s, int begin, int end, std::int32_t* slot_of) {
@@ -55,9 +59,11 @@ template <class S> int list_slots(DecodeEntries& s, int begin, int end, std::int
   for (int first = begin; first < end; first += kLanes) {
     const int lanes = end - first < kLanes ? end - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
-      WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
-      if (slot_of)
-        WEFT_UNROLLED (int i = 0; i < kLanes; ++i) slot_of[count - before + i] = first + i;
+      __builtin_memcpy(s.place + count, t.position + first, sizeof(Places16));
+      if (slot_of) {
+        const Places16 slots = kFirstPlaces + first;
+        __builtin_memcpy(slot_of + (count - before), &slots, sizeof slots);
+      }
       extend(first, kLanes);
       count += kLanes;
       continue;
