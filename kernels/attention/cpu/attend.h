@@ -19,7 +19,6 @@ template <class S, class F> void by_heads(int group, const F& f) {
 }
 
 constexpr std::uintptr_t kAheadBytes = 8192;  ///< distance of prefetches: half a microsecond of reading
-constexpr std::uintptr_t kLine = 64;
 
 /// The memory from which a run of rows is read, and `next`, which is read after its end, or 0. Addresses are numbers
 /// because some point past an end.

@@ -95,10 +95,6 @@ struct Avx2 {
   }
   static I low_words(I a, I b) { return {_mm256_unpacklo_epi16(a.low, b.low), _mm256_unpacklo_epi16(a.high, b.high)}; }
   static I high_words(I a, I b) { return {_mm256_unpackhi_epi16(a.low, b.low), _mm256_unpackhi_epi16(a.high, b.high)}; }
-  static I nibbles(const std::uint8_t* p) {
-    const __m256i x = wide(p);
-    return masked({x, _mm256_srli_epi16(x, 4)}, 0x0F0F0F0F);
-  }
   template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
     const __m128i a = sixteen<kBytes>(p + at[0]), b = sixteen<kBytes>(p + at[1]), c = sixteen<kBytes>(p + at[2]),
                   d = sixteen<kBytes>(p + at[3]);
@@ -124,6 +120,12 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
   }
+  static void store_planes(std::uint8_t* low, std::uint8_t* high, const std::int16_t* words) {
+    const __m128i a = half(words), b = half(words + 8), mask = _mm_set1_epi16(255);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm_packus_epi16(_mm_and_si128(a, mask), _mm_and_si128(b, mask)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8)));
+  }
+  static I times_256(I a) { return {_mm256_slli_epi32(a.low, 8), _mm256_slli_epi32(a.high, 8)}; }
   static I no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I load_words(const std::int16_t* p) { return {wide(p), wide(p + 16)}; }
   static I all_pairs(const std::int16_t* p) {
@@ -161,6 +163,11 @@ struct Avx2 {
     first = join({q[0].first, q[1].first, q[2].first, q[3].first});
     second = join({q[0].second, q[1].second, q[2].second, q[3].second});
   }
+  static I join_rows(const Halves& a, const Halves& b) {
+    return {_mm256_set_m128i(b.first, a.first), _mm256_set_m128i(b.second, a.second)};
+  }
+  static I two_halves(const std::uint8_t* p, const std::uint8_t* q) { return {wide(p), wide(q)}; }
+  static I twice(const std::uint8_t* p) { return {wide(p), wide(p)}; }
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     alignas(32) std::int32_t both[16] = {};
     for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + at[i], 4);

@@ -80,11 +80,6 @@ struct Avx512 {
   static void store_levels(std::uint8_t* p, I x) { _mm512_storeu_si512(p, x); }  // of words as those of int8
   static I low_words(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
   static I high_words(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
-  /// 64 numbers as bytes of a plane of 4 bits: those with an even place, then the others.
-  static I nibbles(const std::uint8_t* p) {
-    const I twice = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    return masked(_mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), 0x0F0F0F0F);
-  }
   /// Byte 4 j + r is byte j of row r. With kBytes = 8 byte 8 + j of a row is its byte j, one bit lower.
   template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
     I x = _mm512_castsi128_si512(sixteen<kBytes>(p + at[0]));
@@ -107,6 +102,13 @@ struct Avx512 {
   static void store_bytes(std::uint8_t* p, V v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
   }
+  /// Stores the low bytes of 16 words, and the high ones.
+  static void store_planes(std::uint8_t* low, std::uint8_t* high, const std::int16_t* words) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm256_cvtepi16_epi8(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm256_cvtepi16_epi8(_mm256_srli_epi16(x, 8)));
+  }
+  static I times_256(I a) { return _mm512_slli_epi32(a, 8); }
   static I no_words() { return _mm512_setzero_si512(); }
   static I load_words(const std::int16_t* p) { return _mm512_loadu_si512(p); }
   static I all_pairs(const std::int16_t* p) {
@@ -141,6 +143,19 @@ struct Avx512 {
     const I low = add(_mm512_shuffle_i32x4(q[0], q[1], 0x88), _mm512_shuffle_i32x4(q[0], q[1], 0xDD));
     const I high = add(_mm512_shuffle_i32x4(q[2], q[3], 0x88), _mm512_shuffle_i32x4(q[2], q[3], 0xDD));
     first = _mm512_shuffle_i32x4(low, high, 0x88), second = _mm512_shuffle_i32x4(low, high, 0xDD);
+  }
+  /// Lane i is the sum of the lower half of row i, and lane 8 + i that of the other half.
+  static I join_rows(const Halves& a, const Halves& b) {
+    const I both = add(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    return _mm512_shuffle_i32x4(both, both, 0xD8);
+  }
+  /// 32 bytes of each, and the same twice.
+  static I two_halves(const std::uint8_t* p, const std::uint8_t* q) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)), 1);
+  }
+  static I twice(const std::uint8_t* p) {
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   /// Lane i gets the scale and the minimum that lie at[i] bytes after p, for i < count; the others get 0.
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {

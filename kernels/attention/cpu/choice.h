@@ -52,10 +52,12 @@ template <class S> float find_shares(const DecodeEntries& s, float* work) {
       S::store(s.value + i, S::add(S::load(s.value + i), S::load((t.probabilities ? p : work) + i)));
   }
   const std::int32_t newest = t.token - t.keep.read_newest();  // the last that has to be chosen
+  const std::uintptr_t soon = s.share_of_tile(kLanes, 8);
   typename S::V most = S::zero();
   for (int i = 0; i < s.count; i += kLanes) {
     const typename S::V share = S::max(S::load(s.value + i), S::zero());  // 0 for what is not a number
     most = S::max(share, most);
+    s.coming->go_on(soon);
     const typename S::V not_sinks = S::between(share, s.place + i, t.keep.sinks, INT32_MAX, of_sink);
     const typename S::V all = S::between(not_sinks, s.place + i, INT32_MIN, newest, __builtin_inff());
     S::store(s.value + i, S::first(all, s.count - i < kLanes ? s.count - i : kLanes, -1.0f));
@@ -69,6 +71,8 @@ template <class S> int shares_from(const float* share, int count, float least) {
   for (int i = 0; i < count; i += kLanes) found += __builtin_popcount(S::lanes_from(S::load(share + i), least));
   return found;
 }
+
+namespace {  // compiled for each instruction set, and never shared between them
 
 /// A bound of the chosen shares. Shares are not negative, so their bits have their order.
 struct ShareBound {
@@ -88,6 +92,8 @@ struct ShareBounds {
   }
   std::uint32_t middle() const { return low.bits + (high.bits - low.bits) / 2; }
 };
+
+}  // namespace
 
 /// The last position of those that are chosen, if of `count` entries only the `wanted` oldest are.
 template <class S> std::int32_t last_of_oldest(const std::int32_t* place, int count, int wanted, std::int32_t newest) {

@@ -54,6 +54,43 @@ template <class S> [[gnu::always_inline]] inline void prefetch_tile(const Decode
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
 
+constexpr std::size_t kLevelsAhead = 16384;  ///< bytes that are prefetched of the next tile's rows
+constexpr std::size_t kSplitAhead = 49152;   ///< more, as choosing and the sums of values read less than others
+
+/// Adds what a step of `fine` and `cold` visible slots reads of a tile. Returns the bytes of its first arrays, which
+/// are not rows.
+template <class S> std::size_t add_tile(Coming& coming, const DecodeTile& t, std::size_t fine, std::size_t cold) {
+  std::size_t first = 0;
+  const auto add_numbers = [&](const void* numbers) {
+    if (!numbers) return;
+    coming.add(numbers, fine * 4);
+    coming.add(static_cast<const std::int32_t*>(numbers) + t.hot, cold * 4);
+    first += (fine + cold) * 4;
+  };
+  add_numbers(t.position);
+  add_numbers(t.score);
+  const auto add = [&](const void* rows, DType type, int bits, const std::byte* cold_rows, const std::byte* scales) {
+    if (t.low_k) coming.add(scales, fine * scales_bytes(t.head_dim));
+    coming.add(rows, fine * (t.low_k ? high_row_bytes(bits, t.head_dim) : kv_row_bytes(type, t.head_dim)));
+    coming.add(cold_rows, cold * coarse_row_bytes(bits, t.head_dim));
+  };
+  add(t.slot_k, t.key_type, t.coarse.keys, t.cold_k, t.scale_k);
+  add(t.slot_v, t.dtype, t.coarse.values, t.cold_v, t.scale_v);
+  return first;
+}
+
+/// Begins to prefetch what this tile and the next read. `ahead`: bytes of rows that the tile before has prefetched.
+template <class S> void begin_prefetch(DecodeEntries& s, Coming& coming, std::size_t ahead) {
+  const DecodeTile& t = s.tile;
+  const auto fine = static_cast<std::size_t>(s.fine), cold = static_cast<std::size_t>(s.count - s.fine);
+  const std::size_t first = add_tile<S>(coming, t, fine, cold);
+  for (int i = 0; i < coming.count; ++i) s.tile_bytes += coming.range[i].end - coming.range[i].begin;
+  if (t.next) add_tile<S>(coming, *t.next, fine < static_cast<std::size_t>(t.next->hot) ? fine + 1 : fine, cold);
+  const std::size_t half = s.tile_bytes / 2;
+  coming.start(first + (ahead < half ? ahead : half));
+  s.coming = &coming;
+}
+
 /// Takes the probabilities that the tile brings for a head.
 template <class S> void take_probabilities(const DecodeEntries& s, int g) {
   for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
@@ -112,7 +149,8 @@ template <class S> float* lay_out(DecodeEntries& s, bool quantised) {
   const int groups = t.group * kv_groups(t.head_dim);
   s.slot = reinterpret_cast<std::int32_t*>(end);
   s.q_words = reinterpret_cast<std::int16_t*>(s.slot + entries);
-  s.q_scale = reinterpret_cast<float*>(s.q_words + groups * kKvGroup);
+  s.q_bytes = reinterpret_cast<std::uint8_t*>(s.q_words + groups * kKvGroup);
+  s.q_scale = reinterpret_cast<float*>(s.q_bytes + groups * 2 * kKvGroup);
   s.q_sum = s.q_scale + groups;
   s.sum = s.q_sum + groups;
   s.minima = s.sum + groups * kKvGroup;
@@ -127,6 +165,8 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
 
   write_token<S>(s);
   list_entries<S>(s);
+  Coming coming;
+  if constexpr (is_level<T>) begin_prefetch<S>(s, coming, kLevelsAhead);
   if (!t.probabilities) find_logits<S>(s);
   find_probabilities<S>(s);
   outputs<S>(s);
@@ -143,6 +183,8 @@ template <class S> void decode_split(const DecodeTile& t) {
 
   write_split_token<S>(t, split.rows);
   list_entries<S>(s);
+  Coming coming;
+  begin_prefetch<S>(s, coming, kSplitAhead);
   if (t.probabilities) {
     for (int g = 0; g < t.group; ++g) take_probabilities<S>(s, g);
     choose_entries<S>(s, split);

@@ -15,8 +15,6 @@
 namespace weft::kernels {
 
 constexpr float kTopQueryByte = 127.0f;
-constexpr std::uintptr_t kHighAhead = 8192;    ///< distance of prefetches in bytes
-constexpr std::uintptr_t kScalesAhead = 1024;  ///< that of scales, which are read as fast in rows
 
 namespace {  // compiled for each instruction set, and never shared between them
 
@@ -33,10 +31,9 @@ constexpr int query_byte(int bits, int groups, int d) {
 
 }  // namespace
 
-/// The levels of a group as bytes.
+/// The levels of a group, of fewer than 4 bits, as bytes.
 template <class S, int kBits> typename S::I high_levels(const std::uint8_t* row) {
-  if constexpr (kBits == 4) return S::nibbles(row);
-  else if constexpr (kBits == 2) return S::masked(S::two_bits(row), 0x03030303);
+  if constexpr (kBits == 2) return S::masked(S::two_bits(row), 0x03030303);
   else if constexpr (kBits == 1) return S::masked(S::one_bit(row), 0x01010101);
   else {
     const typename S::I two = high_levels<S, 2>(row);
@@ -84,17 +81,39 @@ template <class S>
   S::scales(first, at, count, scale, minimum);
 }
 
-/// dot[2][H] = the products of H queries with groups g and g + 1 of 16 keys of 4 bits, a lane for each; row_at(i): row
-/// i.
-template <class S, int H, class RowAt>
-[[gnu::always_inline]] inline void multiply_pair(const RowAt& row_at, int g, const std::uint8_t* q,
-                                                 std::int64_t q_stride, typename S::I (&dot)[2][H]) {
+namespace {
+
+/// High rows one after the other, of slots side by side or of those in a list.
+struct RowsInOrder {
+  const std::uint8_t* at;
+  std::int64_t row_bytes;
+  const std::uint8_t* next() {
+    const std::uint8_t* const row = at;
+    at += row_bytes;
+    return row;
+  }
+  RowsInOrder after(int rows) const { return {at + rows * row_bytes, row_bytes}; }
+};
+struct RowsOfList {
+  const std::uint8_t* rows;
+  std::int64_t row_bytes;
+  const std::int32_t* slot;
+  const std::uint8_t* next() { return rows + *slot++ * row_bytes; }
+  RowsOfList after(int count) const { return {rows, row_bytes, slot + count}; }
+};
+
+}  // namespace
+
+/// dot[2][H] = the products of H queries with groups g and g + 1 of 16 keys of 4 bits, a lane for each.
+template <class S, int H, class Rows>
+[[gnu::always_inline]] inline void multiply_pair(Rows rows, int g, const std::uint8_t* q, std::int64_t q_stride,
+                                                 Coming* coming, std::uintptr_t soon, typename S::I (&dot)[2][H]) {
   typename S::Halves quarter[H][4];
   WEFT_UNROLLED (int u = 0; u < 4; ++u) {
+    if (coming) coming->go_on(soon);
     typename S::I part[H][4];
     WEFT_UNROLLED (int i = 0; i < 4; ++i) {
-      const std::uint8_t* const row = row_at(4 * u + i) + g * (kKvGroup / 2);
-      __builtin_prefetch(row + kHighAhead, 0, 2);
+      const std::uint8_t* const row = rows.next() + g * (kKvGroup / 2);
       const typename S::I x = S::load_bytes(row), even = S::masked(x, 0x0F0F0F0F),
                           odd = S::masked(S::template shifted<4>(x), 0x0F0F0F0F);
       WEFT_UNROLLED (int h = 0; h < H; ++h)
@@ -106,16 +125,39 @@ template <class S, int H, class RowAt>
   WEFT_UNROLLED (int h = 0; h < H; ++h) S::join_halves(quarter[h], dot[0][h], dot[1][h]);
 }
 
-/// dot[H] = those with group g.
-template <class S, int H, int kBits, class RowAt>
-[[gnu::always_inline]] inline void multiply_one(const RowAt& row_at, int g, const std::uint8_t* q,
-                                                std::int64_t q_stride, typename S::I (&dot)[H]) {
-  typename S::Quarter quarter[H][4];
-  WEFT_UNROLLED (int u = 0; u < 4; ++u) {
+/// dot[H] = those with group g, two rows at a time.
+template <class S, int H, class Rows>
+[[gnu::always_inline]] inline void multiply_halves(Rows rows, int g, const std::uint8_t* q, std::int64_t q_stride,
+                                                   Coming* coming, std::uintptr_t soon, typename S::I (&dot)[H]) {
+  constexpr int half = kKvGroup / 2;
+  Rows others = rows.after(kLanes / 2);
+  typename S::Halves quarter[H][2];
+  WEFT_UNROLLED (int u = 0; u < 2; ++u) {
+    if (coming) coming->go_on(2 * soon);
     typename S::I part[H][4];
     WEFT_UNROLLED (int i = 0; i < 4; ++i) {
-      const std::uint8_t* const row = row_at(4 * u + i) + g * (kBits * kKvGroup / 8);
-      __builtin_prefetch(row + kHighAhead, 0, 2);
+      const std::uint8_t *const row = rows.next() + g * half, *const other = others.next() + g * half;
+      const typename S::I x = S::two_halves(row, other), even = S::masked(x, 0x0F0F0F0F),
+                          odd = S::masked(S::template shifted<4>(x), 0x0F0F0F0F);
+      WEFT_UNROLLED (int h = 0; h < H; ++h)
+        part[h][i] = S::multiply_bytes(odd, S::twice(q + h * q_stride + half),
+                                       S::multiply_bytes(even, S::twice(q + h * q_stride), S::no_words()));
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h) quarter[h][u] = S::quarter_halves(part[h]);
+  }
+  WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join_rows(quarter[h][0], quarter[h][1]);
+}
+
+/// dot[H] = those with group g of fewer bits.
+template <class S, int H, int kBits, class Rows>
+[[gnu::always_inline]] inline void multiply_one(Rows rows, int g, const std::uint8_t* q, std::int64_t q_stride,
+                                                Coming* coming, std::uintptr_t soon, typename S::I (&dot)[H]) {
+  typename S::Quarter quarter[H][4];
+  WEFT_UNROLLED (int u = 0; u < 4; ++u) {
+    if (coming) coming->go_on(soon);
+    typename S::I part[H][4];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const std::uint8_t* const row = rows.next() + g * (kBits * kKvGroup / 8);
       const typename S::I x = high_levels<S, kBits>(row);
       WEFT_UNROLLED (int h = 0; h < H; ++h)
         part[h][i] = S::multiply_bytes(x, S::load_bytes(q + h * q_stride), S::no_words());
@@ -123,12 +165,6 @@ template <class S, int H, int kBits, class RowAt>
     WEFT_UNROLLED (int h = 0; h < H; ++h) quarter[h][u] = S::quarter(part[h]);
   }
   WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join(quarter[h]);
-}
-
-/// Prefetches the scales and minima of 16 slots, the first of which are at `from`.
-[[gnu::always_inline]] inline void prefetch_scales(const std::byte* from, int groups) {
-  for (std::uintptr_t i = 0; i < static_cast<std::uintptr_t>(groups) * kLanes * 4; i += kLine)
-    __builtin_prefetch(from + i, 0, 2);
 }
 
 /// Logits of H query heads from `head` on for all entries, by their high rows.
@@ -141,6 +177,8 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
   const auto* const rows = static_cast<const std::uint8_t*>(t.slot_k);
   const float *const q_scale = split.q_scale + head * groups, *const q_sum = split.q_sum + head * groups;
   const std::uint8_t* const q = split.q_bytes + head * q_stride;
+  Coming* const coming = head == 0 ? s.coming : nullptr;
+  const std::uintptr_t soon = s.share_of_tile(4, 3 * (in_pairs(kBits, groups) ? groups / 2 : groups));
   for (int first = 0; first < s.count; first += kLanes) {
     const std::int32_t* const slot = s.slot + first;
     const int count = s.count - first < kLanes ? s.count - first : kLanes;
@@ -156,30 +194,26 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
       }
     };
-    if (head == 0) {
-      const std::int64_t at = std::int64_t{slot[0]} * groups * 4;
-      prefetch_scales(t.scale_k + at + kScalesAhead, groups);
-      prefetch_scales(t.scale_v + at, groups);
-    }
-    const auto add_rows = [&](const auto& row_at) __attribute__((always_inline)) {
+    const auto add_rows = [&](const auto& of) __attribute__((always_inline)) {
       for (int g = 0; g < groups; ++g) {
         const std::uint8_t* const of_group = q + g * kKvGroup;
         if constexpr (kBits == 4)
           if (in_pairs(kBits, groups)) {
             typename S::I dot[2][H];
-            multiply_pair<S, H>(row_at, g, of_group, q_stride, dot);
+            multiply_pair<S, H>(of, g, of_group, q_stride, coming, soon, dot);
             add(g, dot[0]);
             add(++g, dot[1]);
             continue;
           }
         typename S::I dot[H];
-        multiply_one<S, H, kBits>(row_at, g, of_group, q_stride, dot);
+        if constexpr (kBits == 4) multiply_halves<S, H>(of, g, of_group, q_stride, coming, soon, dot);
+        else multiply_one<S, H, kBits>(of, g, of_group, q_stride, coming, soon, dot);
         add(g, dot);
       }
     };
     const std::uint8_t* const from = rows + slot[0] * row_bytes;
-    if (slot[kLanes - 1] - slot[0] == kLanes - 1) add_rows([&](int i) { return from + i * row_bytes; });
-    else add_rows([&](int i) { return rows + slot[i] * row_bytes; });
+    if (slot[kLanes - 1] - slot[0] == kLanes - 1) add_rows(RowsInOrder{from, row_bytes});
+    else add_rows(RowsOfList{rows, row_bytes, slot});
     WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(s.p + (head + h) * s.stride + first, logit[h]);
   }
 }

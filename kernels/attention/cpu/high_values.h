@@ -2,51 +2,13 @@
 // (high_rows.h), over a vector type S (cpu/math.h).
 #pragma once
 
+#include "kernels/attention/cpu/fields.h"
 #include "kernels/attention/cpu/high_rows.h"
 
 namespace weft::kernels {
 
 constexpr float kTopWeightByte = 255.0f;
 constexpr int kMostSummed = 4096;  ///< entries whose weights times levels fit an int
-
-namespace {  // compiled for each instruction set, and never shared between them
-
-/// The place of number d of a group in the sums of four_fields().
-constexpr int field_place(int bits, int d) { return bits == 4 ? (d / 32 * 2 + d % 2) * kLanes + d % 32 / 2 : d; }
-/// The factor of a field's levels, which may stand in the middle of bytes.
-constexpr float field_unit(int bits, int field) {
-  return bits > 2 ? 1.0f : field == 1 ? 4.0f : field == 2 ? 16.0f : 1.0f;
-}
-
-}  // namespace
-
-/// Byte 4 j + r of field n is a level of row at[r] of a group, times field_unit(): that of number 16 n + j, or with 4
-/// bits as field_place() says.
-template <class S, int kBits>
-[[gnu::always_inline]] inline void four_fields(const std::uint8_t* rows, const std::int32_t* at,
-                                               typename S::I (&field)[4]) {
-  if constexpr (kBits == 4) {
-    WEFT_UNROLLED (int half = 0; half < 2; ++half) {
-      const typename S::I x = S::template quads<16>(rows + 16 * half, at);
-      field[2 * half] = S::masked(x, 0x0F0F0F0F);
-      field[2 * half + 1] = S::masked(S::template shifted<4>(x), 0x0F0F0F0F);
-    }
-  } else if constexpr (kBits == 3) {
-    const typename S::I high = S::template quads<16>(rows, at), low = S::template quads<8>(rows + kKvGroup / 4, at);
-    const auto both = [](typename S::I two, typename S::I one) {
-      const typename S::I x = S::masked(two, 0x03030303);
-      return S::add(S::add(x, x), S::masked(one, 0x01010101));
-    };
-    field[0] = both(high, low), field[1] = both(S::template shifted<2>(high), S::template shifted<2>(low));
-    field[2] = both(S::template shifted<4>(high), S::template shifted<4>(low));
-    field[3] = both(S::template shifted<6>(high), S::template shifted<6>(low));
-  } else {
-    constexpr int mask = kBits == 1 ? 0x01010101 : 0x03030303, bytes = kBits == 1 ? 8 : 16;
-    const typename S::I x = S::template quads<bytes>(rows, at);
-    field[0] = S::masked(x, mask), field[1] = S::masked(x, mask << 2), field[2] = S::masked(x, mask << 4);
-    field[3] = S::masked(S::template shifted<6>(x), mask);
-  }
-}
 
 /// Rounds p * scale of all entries to bytes, and adds what a rounded weight does not multiply to `minima` [16]. Returns
 /// what a weight of 1 means.
@@ -86,6 +48,7 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
                                  split.weight_bytes + h * s.stride, s.minima + (part + h * groups) * kLanes);
   const auto row_bytes = static_cast<std::int32_t>(high_row_bytes(kBits, t.head_dim));
   const auto* const rows = static_cast<const std::uint8_t*>(t.slot_v) + g * (kBits * kKvGroup / 8);
+  const std::uintptr_t soon = s.share_of_tile(4, 4 * groups);
   const std::int32_t side_by_side[4] = {0, row_bytes, 2 * row_bytes, 3 * row_bytes};
   for (int first = 0; first < s.count; first += kMostSummed) {
     const int end = s.count - first < kMostSummed ? s.count : first + kMostSummed;
@@ -104,10 +67,7 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
     if (s.runs == 1) {  // all side by side
       const std::uint8_t* from = rows + std::int64_t{s.slot[first]} * row_bytes;
       for (; i + 4 <= end; i += 4, from += 4 * row_bytes) {
-        if (g == 0 && head == 0) {
-          __builtin_prefetch(from + kHighAhead, 0, 2);
-          __builtin_prefetch(from + kHighAhead + 2 * row_bytes, 0, 2);
-        }
+        if (head == 0) s.coming->go_on(soon);
         add(from, side_by_side, i);
       }
     }
@@ -129,10 +89,12 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
 template <class S, int kBits> void add_high_values(const DecodeEntries& s, const SplitEntries& split) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
+  const std::uintptr_t soon = s.share_of_tile(kLanes, 8 * groups);
   for (int g = 0; g < groups; ++g) {
     for (int i = 0; i < s.count; i += kLanes) {
       typename S::V scales, minima;
       high_scales<S>(t.scale_v, groups, g, s.slot + i, s.count - i < kLanes ? s.count - i : kLanes, scales, minima);
+      s.coming->go_on(soon);
       S::store(split.middle + i, S::fma(scales, S::all(127.5f), minima));
       S::store(split.scale + i, S::mul(scales, S::all(coarse_reading(kBits).step)));
     }

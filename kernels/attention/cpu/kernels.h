@@ -110,8 +110,9 @@ struct DecodeTile {
 };
 constexpr std::size_t decode_scratch(int head_dim, int slots, int group) {
   const auto entries = static_cast<std::size_t>(whole_vectors(slots)) + kLanes;
-  // Only int8 and int4 need what a group of numbers takes: the query in 16 bits, its scale and sum, and two sums.
-  const std::size_t levels = kKvGroup / 2 + 2 + kKvGroup + kLanes;
+  // Only int8 and int4 need what a group of numbers takes: the query in 16 bits, twice, its scale and sum, and two
+  // sums.
+  const std::size_t levels = kKvGroup + 2 + kKvGroup + kLanes;
   const std::size_t dim = static_cast<std::size_t>(whole_vectors(head_dim));
   const std::size_t groups = static_cast<std::size_t>(kv_groups(head_dim));
   return static_cast<std::size_t>(group) * (dim + entries + groups * levels) + 4 * entries;

@@ -41,11 +41,11 @@ void quantise_query(const float* q, int head_dim, int first, std::int16_t* words
 
 /// dot[h] = the products of H queries with group g of 16 keys, a lane for each.
 template <class S, int H, class Rows, bool kWhole>
-void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t* at, int g, const std::int16_t* q,
-                    std::int64_t q_stride, typename S::I (&dot)[H]) {
+void multiply_group(const LevelRows& k, const std::int32_t* at, int g, const std::int16_t* q, std::int64_t q_stride,
+                    typename S::I (&dot)[H]) {
   typename S::Quarter quarter[H][4];
   for (int u = 0; u < 4; ++u) {
-    ahead.go_on();
+    k.go_on();
     typename S::I part[H][4];
     WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       const typename S::I x = Rows::template words<S, kWhole>(k.rows + at[4 * u + i], k, g);
@@ -59,16 +59,45 @@ void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t
   WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join(quarter[h]);
 }
 
+/// The same for rows of 4 bits, two at a time. The query is two bytes here, of which the low ones are not negative, so
+/// that four products are one instruction's lane. q [H] times `q_stride` bytes: the 64 low bytes of group g, then the
+/// high ones. The sums are the same integers.
+template <class S, int H>
+void multiply_fours(const LevelRows& k, const std::int32_t* at, int g, const std::uint8_t* q, std::int64_t q_stride,
+                    typename S::I (&dot)[H]) {
+  constexpr int half = kKvGroup / 2;
+  const std::uint8_t* const rows = k.rows + g * half;
+  typename S::Halves quarter[H][2];
+  WEFT_UNROLLED (int u = 0; u < 2; ++u) {
+    k.go_on();
+    k.go_on();
+    typename S::I part[H][4];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const typename S::I x = S::two_halves(rows + at[4 * u + i], rows + at[4 * u + i + 8]),
+                          even = S::masked(x, 0x0F0F0F0F), odd = S::masked(S::template shifted<4>(x), 0x0F0F0F0F);
+      WEFT_UNROLLED (int h = 0; h < H; ++h) {
+        const std::uint8_t *const low = q + h * q_stride, *const high = low + kKvGroup;
+        const typename S::I of_high =
+            S::multiply_bytes(odd, S::twice(high + half), S::multiply_bytes(even, S::twice(high), S::no_words()));
+        part[h][i] =
+            S::multiply_bytes(S::twice(low + half), odd, S::multiply_bytes(S::twice(low), even, S::times_256(of_high)));
+      }
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h) quarter[h][u] = S::quarter_halves(part[h]);
+  }
+  WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join_rows(quarter[h][0], quarter[h][1]);
+}
+
 /// Logits of H query heads. q_words [H, groups, 64], q_scale and q_sum [H, groups], p [H] rows of `stride` numbers.
+/// `q_bytes` [H, groups, 128]: as multiply_fours() takes them.
 template <class S, int H, class Rows>
 void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* q_scale, const float* q_sum, float* p,
-                  std::int64_t stride) {
+                  std::int64_t stride, const std::uint8_t* q_bytes = nullptr) {
   const int groups = kv_groups(k.head_dim), whole = k.head_dim / kKvGroup;
   for (int first = 0; first < k.count; first += kLanes) {
     const int count = k.count - first < kLanes ? k.count - first : kLanes;
     alignas(64) std::int32_t at[kLanes];
     k.find_rows(first, at);
-    LevelPrefetch ahead(k, first);
     typename S::V logit[H];
     WEFT_UNROLLED (int h = 0; h < H; ++h) logit[h] = S::zero();
     for (int g = 0; g < groups; ++g) {
@@ -77,8 +106,11 @@ void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* 
       Rows::template read_as<S>(scale, minimum);
       typename S::I dot[H];
       const std::int16_t* const q = q_words + g * kKvGroup;
-      if (g < whole) multiply_group<S, H, Rows, true>(k, ahead, at, g, q, groups * kKvGroup, dot);
-      else multiply_group<S, H, Rows, false>(k, ahead, at, g, q, groups * kKvGroup, dot);
+      if constexpr (Rows::kCoarseBits == 4)
+        multiply_fours<S, H>(k, at, g, q_bytes + g * 2 * kKvGroup, groups * 2 * kKvGroup, dot);
+      else if (g < whole || Rows::kCoarseBits > 0)
+        multiply_group<S, H, Rows, true>(k, at, g, q, groups * kKvGroup, dot);
+      else if constexpr (Rows::kCoarseBits == 0) multiply_group<S, H, Rows, false>(k, at, g, q, groups * kKvGroup, dot);
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         logit[h] = S::fma(S::to_floats(dot[h]), S::mul(scale, S::all(q_scale[h * groups + g])), logit[h]);
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
@@ -96,15 +128,13 @@ requires is_level<T>
 void logits(const DecodeState<T>& s, int head) {
   constexpr DType kType = KeyOf<T>::kType;
   const int groups = kv_groups(s.tile.head_dim), first = head * groups;
-  const std::uintptr_t next = s.count > s.fine ? reinterpret_cast<std::uintptr_t>(s.tile.cold_k)
-                                               : reinterpret_cast<std::uintptr_t>(&s.v->byte + s.slot[0] * s.v_row);
-  const LevelRows k(&s.k->byte, kType, s.tile.head_dim, s.slot, s.fine, next);
+  const LevelRows k(&s.k->byte, kType, s.tile.head_dim, s.slot, s.fine, head == 0 ? s.coming : nullptr);
   level_logits<S, H, WholeRows<kType>>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first,
                                        s.p + head * s.stride, s.stride);
 }
 
-/// The cold rows from `rows` on; `next` is read after them.
-template <class S, int kBits> LevelRows cold_rows(const DecodeEntries& s, const std::byte* rows, std::uintptr_t next) {
+/// The cold rows from `rows` on.
+template <class S, int kBits> LevelRows cold_rows(const DecodeEntries& s, const std::byte* rows) {
   const DecodeTile& t = s.tile;
   return {reinterpret_cast<const std::uint8_t*>(rows),
           coarse_row_bytes(kBits, t.head_dim),
@@ -112,7 +142,7 @@ template <class S, int kBits> LevelRows cold_rows(const DecodeEntries& s, const 
           t.head_dim,
           cold_slots<S>(s),
           s.count - s.fine,
-          next,
+          s.coming,
           t.hot};
 }
 
@@ -120,12 +150,18 @@ template <class S, int kBits> LevelRows cold_rows(const DecodeEntries& s, const 
 template <class S> void cold_logits(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
+  const std::int64_t words = std::int64_t{t.group} * groups * kKvGroup;  // as rows of 4 bits have their numbers
+  for (std::int64_t i = 0; t.coarse.keys == 4 && i < words; i += kLanes) {
+    std::uint8_t* const bytes = s.q_bytes + i / kKvGroup * 2 * kKvGroup + i % kKvGroup;
+    S::store_planes(bytes, bytes + kKvGroup, s.q_words + i);
+  }
   with_bits<S>(t.coarse.keys, [&]<int kBits>() {
-    const LevelRows k = cold_rows<S, kBits>(s, t.cold_k, reinterpret_cast<std::uintptr_t>(t.slot_v));
+    const LevelRows k = cold_rows<S, kBits>(s, t.cold_k);
     by_heads<S>(t.group, [&]<int H>(int head) {
       const int first = head * groups;
-      level_logits<S, H, CoarseRows<kBits>>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first,
-                                            s.p + head * s.stride + s.fine, s.stride);
+      level_logits<S, H, CoarseRows<kBits>>(head == 0 ? k : k.again(), s.q_words + first * kKvGroup, s.q_scale + first,
+                                            s.q_sum + first, s.p + head * s.stride + s.fine, s.stride,
+                                            s.q_bytes + first * 2 * kKvGroup);
     });
   });
   for (int head = 0; head < t.group; ++head)

@@ -12,8 +12,6 @@
 namespace weft::kernels {
 
 constexpr int kGroupWords = kKvGroup / 2;
-/// Distance of prefetches: a block of values is read group after group, so its first half is needed early.
-constexpr std::uintptr_t kLevelAheadBytes = 16384;
 
 /// The part and the word of its group in which number d of a row is.
 struct LevelPlace {
@@ -52,45 +50,36 @@ struct LevelRows {
   std::int64_t row_bytes;
   int head_dim, level_bytes;
   const std::int32_t* slot;  // of each entry; those past the last are like the last, up to a whole vector
-  int count, distance;       // entries, and how many a prefetch looks ahead
-  std::uintptr_t next;       // what is read after the last row, or 0
-  std::uintptr_t share;      // bytes of four rows for each group
+  int count;                 // entries
+  Coming* coming;            // what is prefetched while they are read, or null
+  std::uintptr_t share;      // bytes of it for four rows of each group, with what a step reads of their tokens besides
   int base;
 
   /// `bytes` and `of_levels`: those of a row, and of its levels.
   LevelRows(const std::uint8_t* first, std::size_t bytes, std::size_t of_levels, int dim, const std::int32_t* slots,
-            int entries, std::uintptr_t after, int first_slot = 0)
+            int entries, Coming* soon, int first_slot = 0)
       : rows(first), row_bytes(static_cast<std::int64_t>(bytes)), head_dim(dim),
-        level_bytes(static_cast<int>(of_levels)), slot(slots), count(entries),
-        distance(static_cast<int>(kLevelAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
-        share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))),
+        level_bytes(static_cast<int>(of_levels)), slot(slots), count(entries), coming(soon),
+        share(4 * (static_cast<std::uintptr_t>(row_bytes) + 4) / static_cast<std::uintptr_t>(kv_groups(dim))),
         base(first_slot) {}
-  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries,
-            std::uintptr_t after)
-      : LevelRows(first, kv_row_bytes(type, dim), kv_level_bytes(type, dim), dim, slots, entries, after) {}
+  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries, Coming* soon)
+      : LevelRows(first, kv_row_bytes(type, dim), kv_level_bytes(type, dim), dim, slots, entries, soon) {}
+  /// The same for further query heads, for which nothing is prefetched.
+  LevelRows again() const {
+    LevelRows same = *this;
+    same.coming = nullptr;
+    return same;
+  }
+  /// Prefetches a share: called for four rows of each group of numbers.
+  [[gnu::always_inline]] void go_on() const {
+    if (coming) coming->go_on(share);
+  }
   /// Finds the places of the rows of 16 entries, in bytes after `rows`.
   void find_rows(int first, std::int32_t* at) const {
-    for (int i = 0; i < kLanes; ++i) at[i] = (slot[first + i] - base) * static_cast<std::int32_t>(row_bytes);
-  }
-};
-
-/// Prefetches the rows that are read `distance` entries after those from `first` on, and which mostly lie side by side;
-/// little by little, because a burst would fill the processor's queue of open loads.
-struct LevelPrefetch {
-  std::uintptr_t line, end, share;
-  LevelPrefetch(const LevelRows& r, int first) : share(r.share) {
-    const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
-    const int target = first + r.distance;
-    if (target < r.count)
-      end = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target] - r.base) * row_bytes;
-    else if (r.next != 0) end = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
-    else end = share = 0;
-    line = (end + kLine - 1) / kLine * kLine;
-  }
-  /// A share: called for four rows of each group of numbers.
-  [[gnu::always_inline]] void go_on() {
-    for (end += share; line < end; line += kLine)
-      __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
+    Places16 place;
+    __builtin_memcpy(&place, slot + first, sizeof place);
+    place = (place - base) * static_cast<std::int32_t>(row_bytes);
+    __builtin_memcpy(at, &place, sizeof place);
   }
 };
 
@@ -99,6 +88,7 @@ struct LevelPrefetch {
 /// Rows of int8 or int4. `kPlaces`: the type by whose query_place() and sum_place() their numbers lie.
 template <DType kType> struct WholeRows {
   static constexpr DType kPlaces = kType;
+  static constexpr int kCoarseBits = 0;
   /// The words of group g of a row.
   template <class S, bool kWhole> static typename S::I words(const std::uint8_t* row, const LevelRows& r, int g) {
     constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
@@ -114,6 +104,7 @@ template <DType kType> struct WholeRows {
 /// Rows of kBits bits.
 template <int kBits> struct CoarseRows {
   static constexpr DType kPlaces = DType::i8;
+  static constexpr int kCoarseBits = kBits;
   template <class S, bool kWhole> static typename S::I words(const std::uint8_t* row, const LevelRows&, int g) {
     const std::uint8_t* const planes = row + g * (kBits * kKvGroup / 8);
     if constexpr (kBits == 4) return S::template words<DType::i4>(planes);

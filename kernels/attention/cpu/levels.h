@@ -7,6 +7,7 @@
 // order is free; entries, not slots, make a block, so that empty slots between them change nothing.
 #pragma once
 
+#include "kernels/attention/cpu/fields.h"
 #include "kernels/attention/cpu/level_logits.h"
 
 namespace weft::kernels {
@@ -35,14 +36,14 @@ float quantise_weights(const float* p, const float* scale, const float* minimum,
 
 /// sum[H, 64] += factor * (the weights of `count` entries times group g of their values), by sum_place().
 template <class S, int H, class Rows, bool kWhole>
-void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* at, int count, int g,
+void weigh_group(const LevelRows& v, const std::int32_t* at, int count, int g,
                  const std::int16_t (*weight)[kBlockEntries], const float* factor, float* sum,
                  std::int64_t sum_stride) {
   typename S::I part[H][kLevelSums];
   WEFT_UNROLLED (int h = 0; h < H; ++h)
     WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::no_words();
   for (int i = 0; i < count; i += 2) {  // an odd last entry comes twice, once with the weight 0
-    if (i % 4 == 0) ahead.go_on();
+    if (i % 4 == 0) v.go_on();
     const typename S::I a = Rows::template words<S, kWhole>(v.rows + at[i], v, g);
     const typename S::I b = Rows::template words<S, kWhole>(v.rows + at[i + 1], v, g);
     const typename S::I low = S::low_words(a, b), high = S::high_words(a, b);
@@ -60,15 +61,48 @@ void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* a
     }
 }
 
+/// The same for rows of kBits bits, by field_place(): weights are two bytes here, so that four products are one
+/// instruction's lane. The sums are the same integers.
+template <class S, int H, int kBits>
+void weigh_coarse_group(const LevelRows& v, const std::int32_t* at, int count, int g,
+                        const std::int16_t (*weight)[kBlockEntries], const float* factor, float* sum,
+                        std::int64_t sum_stride) {
+  const std::uint8_t* const rows = v.rows + g * (kBits * kKvGroup / 8);
+  std::uint8_t low[H][kBlockEntries], high[H][kBlockEntries];
+  for (int h = 0; h < H; ++h)
+    for (int i = 0; i < count; i += kLanes) S::store_planes(low[h] + i, high[h] + i, weight[h] + i);
+  typename S::I of_low[H][4], of_high[H][4];
+  WEFT_UNROLLED (int h = 0; h < H; ++h)
+    WEFT_UNROLLED (int n = 0; n < 4; ++n) of_low[h][n] = of_high[h][n] = S::no_words();
+  for (int i = 0; i < count; i += 4) {  // those past the last come with the weight 0
+    v.go_on();
+    typename S::I field[4];
+    four_fields<S, kBits>(rows, at + i, field);
+    WEFT_UNROLLED (int h = 0; h < H; ++h) {
+      const typename S::I lows = S::all_quads(low[h] + i), highs = S::all_quads(high[h] + i);
+      WEFT_UNROLLED (int n = 0; n < 4; ++n) {
+        of_low[h][n] = S::multiply_bytes(lows, field[n], of_low[h][n]);
+        of_high[h][n] = S::multiply_bytes(field[n], highs, of_high[h][n]);
+      }
+    }
+  }
+  WEFT_UNROLLED (int h = 0; h < H; ++h)
+    WEFT_UNROLLED (int n = 0; n < 4; ++n) {
+      float* const to = sum + h * sum_stride + n * kLanes;
+      const typename S::V both = S::to_floats(S::add(S::times_256(of_high[h][n]), of_low[h][n]));
+      S::store(to, S::fma(both, S::all(factor[h] / field_unit(kBits, n)), S::load(to)));
+    }
+}
+
 /// Adds the values of `v`, whose weights begin with that of entry `begin`, to the sums of all query heads.
 template <class S, class Rows> void add_values(const DecodeEntries& s, const LevelRows& v, int begin) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim), whole = t.head_dim / kKvGroup;
+  const LevelRows again = v.again();
   for (int first = 0; first < v.count; first += kBlockEntries) {
     const int count = v.count - first < kBlockEntries ? v.count - first : kBlockEntries;
     alignas(64) std::int32_t at[kBlockEntries];
     for (int i = 0; i < count; i += kLanes) v.find_rows(first + i, at + i);
-    LevelPrefetch ahead(v, first);
     for (int g = 0; g < groups; ++g) {
       float scale[kBlockEntries], minimum[kBlockEntries];
       for (int i = 0; i < count; i += kLanes) {
@@ -86,8 +120,15 @@ template <class S, class Rows> void add_values(const DecodeEntries& s, const Lev
           factor[h] = quantise_weights<S>(s.p + (head + h) * s.stride + begin + first, scale, minimum, count, weight[h],
                                           s.minima + (part + h * groups) * kLanes);
         float* const sum = s.sum + part * kKvGroup;
-        if (g < whole) weigh_group<S, H, Rows, true>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
-        else weigh_group<S, H, Rows, false>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
+        const LevelRows& rows = head == 0 ? v : again;
+        if constexpr (Rows::kCoarseBits > 0) {
+          constexpr int at_once = H < 2 ? H : 2;  // as many as registers hold the sums of
+          for (int h = 0; h < H; h += at_once)
+            weigh_coarse_group<S, at_once, Rows::kCoarseBits>(h == 0 ? rows : again, at, count, g, weight + h,
+                                                              factor + h, sum + h * groups * kKvGroup,
+                                                              groups * kKvGroup);
+        } else if (g < whole) weigh_group<S, H, Rows, true>(rows, at, count, g, weight, factor, sum, groups * kKvGroup);
+        else weigh_group<S, H, Rows, false>(rows, at, count, g, weight, factor, sum, groups * kKvGroup);
       });
     }
   }
@@ -100,8 +141,18 @@ template <class S> void clear_sums(const DecodeEntries& s) {
   for (std::int64_t i = 0; i < parts; ++i) S::store(s.minima + i * kLanes, S::zero());
 }
 
-/// Writes the outputs, which the sums of all query heads hold.
-template <class S, DType kType> void write_outputs(const DecodeEntries& s) {
+/// Moves the sums of all query heads from the places of int8 to those of field_place().
+template <class S> void move_to_fields(const DecodeEntries& s, const Places& to) {
+  const std::int64_t parts = std::int64_t{s.tile.group} * kv_groups(s.tile.head_dim);
+  for (float* sum = s.sum; sum < s.sum + parts * kKvGroup; sum += kKvGroup) {
+    float moved[kKvGroup];
+    for (std::size_t d = 0; d < kKvGroup; ++d) moved[to[d]] = sum[kSumPlaces<DType::i8>[d]];
+    __builtin_memcpy(sum, moved, sizeof moved);
+  }
+}
+
+/// Writes the outputs, which the sums of all query heads hold. `place`: of the numbers of a whole group, or of int8.
+template <class S, DType kType> void write_outputs(const DecodeEntries& s, const Places& place = kSumPlaces<kType>) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
   for (int head = 0; head < t.group; ++head)
@@ -111,8 +162,9 @@ template <class S, DType kType> void write_outputs(const DecodeEntries& s) {
       const float* const sum = s.sum + at * kKvGroup;
       float* const out = t.out + std::int64_t{head} * t.head_dim + g * kKvGroup;
       const int left = t.head_dim - g * kKvGroup;
-      if (left >= kKvGroup)
-        for (int d = 0; d < kKvGroup; ++d) out[d] = sum[kSumPlaces<kType>[static_cast<std::size_t>(d)]] + of_minima;
+      if (left >= kKvGroup || kType == DType::i8)
+        for (int d = 0; d < (left < kKvGroup ? left : kKvGroup); ++d)
+          out[d] = sum[place[static_cast<std::size_t>(d)]] + of_minima;
       else
         for (int d = 0; d < left; ++d) out[d] = sum[sum_place(kType, t.head_dim, g * kKvGroup + d)] + of_minima;
       if (t.mean)
@@ -124,18 +176,17 @@ template <class S, DType kType> void write_outputs(const DecodeEntries& s) {
 template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
   const DecodeTile& t = s.tile;
   const bool cold = s.count > s.fine;
-  const std::uintptr_t next = t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0;
   clear_sums<S>(s);
-  add_values<S, WholeRows<kType>>(
-      s, LevelRows(values, kType, t.head_dim, s.slot, s.fine, cold ? reinterpret_cast<std::uintptr_t>(t.cold_v) : next),
-      0);
-  if constexpr (kType == DType::i8)  // whose sums have the same places
+  add_values<S, WholeRows<kType>>(s, LevelRows(values, kType, t.head_dim, s.slot, s.fine, s.coming), 0);
+  if constexpr (kType == DType::i8)
     if (cold) {
+      const Places& fields = t.coarse.values == 4 ? kFieldPlaces<4> : kFieldPlaces<2>;
+      move_to_fields<S>(s, fields);
       for (int head = 0; head < t.group; ++head)  // the last cold entries are read as a whole vector
         S::store(s.p + head * s.stride + whole_vectors(s.count), S::zero());
-      with_bits<S>(t.coarse.values, [&]<int kBits>() {
-        add_values<S, CoarseRows<kBits>>(s, cold_rows<S, kBits>(s, t.cold_v, next), s.fine);
-      });
+      with_bits<S>(t.coarse.values,
+                   [&]<int kBits>() { add_values<S, CoarseRows<kBits>>(s, cold_rows<S, kBits>(s, t.cold_v), s.fine); });
+      return write_outputs<S, kType>(s, fields);
     }
   write_outputs<S, kType>(s);
 }

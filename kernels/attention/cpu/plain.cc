@@ -106,12 +106,6 @@ struct Plain {
     return a | b << 8 | c << 16 | d << 24;
   }
   static std::int32_t byte_of(std::uint32_t x, int i) { return static_cast<std::int32_t>(x >> 8 * i & 0xFF); }
-  static I nibbles(const std::uint8_t* p) {
-    return each_integer([=](int i) {
-      const std::uint8_t* const from = p + i % 8 * 4;
-      return four(from[0], from[1], from[2], from[3]) >> (i < 8 ? 0 : 4) & 0x0F0F0F0Fu;
-    });
-  }
   template <int kBytes> static I quads(const std::uint8_t* p, const std::int32_t* at) {
     return each_integer([=](int j) {
       const auto byte = [&](int r) { return std::uint32_t{p[at[r] + j % kBytes]} >> (j < kBytes ? 0 : 1); };
@@ -135,6 +129,15 @@ struct Plain {
   static void store_bytes(std::uint8_t* p, const V& v) {
     for (int i = 0; i < kLanes; ++i)
       p[i] = static_cast<std::uint8_t>(v.at[i] > 0.0f && v.at[i] < 256.0f ? v.at[i] : 0.0f);
+  }
+  static void store_planes(std::uint8_t* low, std::uint8_t* high, const std::int16_t* words) {
+    for (int i = 0; i < kLanes; ++i) {
+      low[i] = static_cast<std::uint8_t>(words[i] & 0xFF);
+      high[i] = static_cast<std::uint8_t>(words[i] >> 8 & 0xFF);
+    }
+  }
+  static I times_256(const I& a) {
+    return each_integer([&](int i) { return a.at[i] << 8; });
   }
   static I no_words() {
     return each_integer([](int) { return 0u; });
@@ -186,6 +189,16 @@ struct Plain {
     first = each_integer([&](int i) { return q[i / 4].first.at[i % 4]; });
     second = each_integer([&](int i) { return q[i / 4].second.at[i % 4]; });
   }
+  static I join_rows(const Halves& a, const Halves& b) {
+    return each_integer([&](int i) { return (i < 8 ? (i < 4 ? a : b).first : (i < 12 ? a : b).second).at[i % 4]; });
+  }
+  static I two_halves(const std::uint8_t* p, const std::uint8_t* q) {
+    return each_integer([=](int i) {
+      const std::uint8_t* const from = (i < 8 ? p : q) + i % 8 * 4;
+      return four(from[0], from[1], from[2], from[3]);
+    });
+  }
+  static I twice(const std::uint8_t* p) { return two_halves(p, p); }
   static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     scale = minimum = zero();
     for (int i = 0; i < count; ++i) {

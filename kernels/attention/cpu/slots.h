@@ -5,6 +5,7 @@
 // order, however many slots the KV buffer has. The visible slots are nearly always one run that begins with the first.
 #pragma once
 
+#include "kernels/attention/cpu/coming.h"
 #include "kernels/attention/cpu/keys.h"
 #include "kernels/attention/cpu/math.h"
 #include "kernels/attention/cpu/quantise.h"
@@ -31,9 +32,16 @@ struct DecodeEntries {
   // Only for slots of int8 and int4 (cpu/levels.h), else null:
   std::int32_t* slot = nullptr;  // [entries]: slots of fine rows, then the last again up to a whole vector; so of cold
   std::int16_t* q_words = nullptr;             // [group, groups of numbers, 64]: the query in 16 bits
+  std::uint8_t* q_bytes = nullptr;             // [group, groups of numbers, 128]: its low and high bytes, for cold rows
   float *q_scale = nullptr, *q_sum = nullptr;  // [group, groups of numbers]
   float *sum = nullptr, *minima = nullptr;     // [group, groups of numbers, 64] and 16
+  Coming* coming = nullptr;                    // what is prefetched meanwhile
+  std::uintptr_t tile_bytes = 0;               // of it, for a tile
   int first_empty = -1, first_cold_empty = -1;
+  /// What is to be prefetched with some entries, if with all of them a part of a tile is.
+  [[gnu::always_inline]] std::uintptr_t share_of_tile(int entries, int parts) const {
+    return tile_bytes * static_cast<std::uintptr_t>(entries) / static_cast<std::uintptr_t>(parts * count);
+  }
 };
 template <class T> struct DecodeState : DecodeEntries {
   KeyOf<T>* k;

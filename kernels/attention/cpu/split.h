@@ -80,18 +80,20 @@ template <class S, class F>
 void in_blocks(const DecodeEntries& s, const SplitEntries& split, const RowPieces& of, const RowPieces* next,
                const F& f) {
   constexpr int ahead = 32;
+  const std::uintptr_t soon = s.tile_bytes / static_cast<std::uintptr_t>(12 * split.count);
   for (int i = 0; i < split.count && i < ahead; ++i) of.prefetch_low(s.slot[split.chosen[i]]);
   for (int first = 0; first < split.count; first += kRowsAtOnce) {
     const int count = split.count - first < kRowsAtOnce ? split.count - first : kRowsAtOnce;
     with_bits<S>(of.bits, [&]<int kBits>() {
       for (int i = 0; i < count; ++i) {
+        s.coming->go_on(soon);
         if (first + i + ahead < split.count) of.prefetch_low(s.slot[split.chosen[first + i + ahead]]);
         if (next) next->prefetch_low(s.slot[split.chosen[first + i]]);
         join_row<S, kBits>(of, s.slot[split.chosen[first + i]],
                            split.rows + static_cast<std::size_t>(i) * of.fine_bytes);
       }
     });
-    f(first, LevelRows(split.rows, DType::i8, of.head_dim, kEachRow.slot, count, 0));
+    f(first, LevelRows(split.rows, DType::i8, of.head_dim, kEachRow.slot, count, nullptr));
   }
 }
 
@@ -111,8 +113,6 @@ template <class S> void split_logits(const DecodeEntries& s, SplitEntries& split
   };
   if (!reads_all<S>(s)) {
     all_high_logits<S>(s, split);
-    const auto* const values = static_cast<const char*>(t.slot_v);  // the first are read after the choice
-    for (std::uintptr_t i = 0; i < kHighAhead; i += kLine) __builtin_prefetch(values + i, 0, 2);
     cap(s.p, s.count);
     for (int g = 0; g < t.group; ++g)
       for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[g * s.stride + i] = -__builtin_inff();
