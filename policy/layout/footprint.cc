@@ -114,6 +114,11 @@ std::int64_t joined_rows(const Policy& policy, const Workload& work, const Works
   return std::min(space.batch_tokens, policy.gpu_batch_size + space.admitted_tokens + work.longest_prompt);
 }
 
+/// The numbers of a row of the widest table.
+std::int64_t widest_table(const ModelSpec& model) {
+  return std::max<std::int64_t>({model.embed, model.hidden, std::int64_t{model.layers} * model.layer_input});
+}
+
 Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
                        std::int64_t rows_that_fill) {
   Workspace space;
@@ -133,7 +138,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   space.chunk = chunk_bytes(model, types, space);
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
-  space.gather = round_up(bytes_of(DType::f32, space.piece_tokens * std::max(model.embed, model.hidden)), kPage);
+  space.gather = round_up(bytes_of(DType::f32, space.piece_tokens * widest_table(model)), kPage);
   const std::int64_t most_rows = std::max(first_rows(work, space), joined_rows(policy, work, space));
   space.routing = 2 * round_up(bytes_of(DType::f32, most_rows * model.experts.chosen), kValueAlignment);
   if (policy.attention_on_host > 0) {
@@ -273,15 +278,15 @@ std::uint64_t Footprint::kv_bytes_from_host(int layer) const {
 std::vector<std::uint32_t> Footprint::first_alike() const {
   std::vector<std::uint32_t> first;
   first.reserve(shape.sublayers.size());
-  std::vector<std::pair<std::tuple<Sublayer::Kind, bool, int, bool>, std::uint32_t>> known;  // of a few kinds
+  std::vector<std::pair<std::tuple<Sublayer::Kind, bool, int, bool, bool>, std::uint32_t>> known;  // of a few kinds
   for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
     const Sublayer& sub = shape.sublayers[s];
     const bool in_layer = sub.layer >= 0, own = sub.kind == Sublayer::Kind::attention && !layers_alike();
     const bool sparse = s + 1 < shape.sublayers.size() && shape.sublayers[s + 1].kind == Sublayer::Kind::experts;
-    const bool by_host = shape.computed_on_host(s, false);
+    const bool by_host = shape.computed_on_host(s, false), shares = sub.layer >= own_kv_layers;
     first.push_back(s);
     if (!in_layer || own) continue;
-    const std::tuple alike{sub.kind, sparse, sub.experts, by_host};
+    const std::tuple alike{sub.kind, sparse, sub.experts, by_host, shares};
     const auto same = std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.first == alike; });
     if (same != known.end()) first.back() = same->second;
     else known.push_back({alike, s});
@@ -320,7 +325,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);
   shape.layers = model.layers;
+  print.own_kv_layers = model.layers - model.sharing_layers;
   shape.batches = policy.num_gpu_batches;
+  for (int layer = 0; model.sharing_layers > 0 && layer < model.layers; ++layer)
+    shape.lends_kv.push_back(model.lends_kv(layer));
   shape.disk_reads_device = sizing.disk_reads_device;
   shape.host_computes = host_computes(model, units, sizing.unit_bytes, policy.experts_on_host);
   shape.unit_home = unit_homes(sizing.unit_bytes, shape, policy.weights);

@@ -123,7 +123,8 @@ constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
 struct Footprint {
   ScheduleShape shape;  ///< the home of every buffer, window slots
   int gpu_batch_size = 1;
-  Types types;  ///< types of the hidden states, of a prompt's keys and values, of rows that enter products
+  int own_kv_layers = 0;  ///< those before ModelSpec::sharing_layers
+  Types types;            ///< types of the hidden states, of a prompt's keys and values, of rows that enter products
   /// The parts of a KV buffer, one after the other: a range of slots for each of Retention::runs(). [1] if the buffers
   /// of all layers are alike, else [layers].
   std::vector<std::vector<offload::KvShape>> kv_shapes;

@@ -74,7 +74,7 @@ std::int64_t size_of(Dim dim, const ModelSpec& model, int layer) {
   switch (dim) {
     case Dim::one: return 1;
     case Dim::hidden: return model.hidden;
-    case Dim::ffn: return model.ffn;
+    case Dim::ffn: return model.ffn_of(layer);
     case Dim::vocab: return model.vocab;
     case Dim::embed: return model.embed;
     case Dim::positions: return std::int64_t{model.positions} + model.position_offset;
@@ -85,10 +85,13 @@ std::int64_t size_of(Dim dim, const ModelSpec& model, int layer) {
     case Dim::kv_rows: return kv_heads * head_dim;
     case Dim::qkv_rows: return (model.heads + 2 * kv_heads) * head_dim;
     case Dim::qk_rows: return (model.heads + kv_heads) * head_dim;
-    case Dim::two_ffn: return 2 * std::int64_t{model.ffn};
+    case Dim::two_ffn: return 2 * std::int64_t{model.ffn_of(layer)};
     case Dim::experts: return model.experts.count;
     case Dim::expert_ffn: return model.experts.ffn;
     case Dim::shared_ffn: return model.experts.shared_ffn;
+    case Dim::layer_vocab: return model.layer_vocab;
+    case Dim::layer_input: return model.layer_input;
+    case Dim::layer_inputs: return std::int64_t{model.layers} * model.layer_input;
   }
   return 0;
 }
@@ -97,6 +100,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
   const bool shaped = model.branch_norm || model.residual_scale != 1;
   const bool sparse = layer >= 0 && model.is_sparse(layer);  // -1: outside of the layers
   const bool beside = sparse && model.experts.beside_mlp;
+  const bool own_kv = !model.shares_kv(layer);
   switch (when) {
     case When::always: return true;
     case When::qkv_bias: return model.qkv_bias;
@@ -113,9 +117,15 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::rotary: return model.rotates(layer);
     case When::fused_qkv: return model.fused_qkv;
     case When::separate_qkv: return !model.fused_qkv;
-    case When::own_values: return !model.fused_qkv && !(model.values_of_keys && model.is_global(layer));
-    case When::values_of_keys: return !model.fused_qkv && model.values_of_keys && model.is_global(layer);
-    case When::value_norm: return model.value_norm;
+    case When::own_keys: return !model.fused_qkv && own_kv;
+    case When::own_values: return !model.fused_qkv && own_kv && !(model.values_of_keys && model.is_global(layer));
+    case When::values_of_keys: return !model.fused_qkv && own_kv && model.values_of_keys && model.is_global(layer);
+    case When::value_norm: return model.value_norm && own_kv;
+    case When::key_norm: return model.head_norm && own_kv;
+    case When::key_rotary: return model.rotates(layer) && own_kv;
+    case When::lends_kv: return model.lends_kv(layer);
+    case When::shares_kv: return model.shares_kv(layer);
+    case When::layer_input: return model.layer_input > 0;
     case When::dense_layer_scale: return model.layer_scale && !sparse;
     case When::head_norm: return model.head_norm;
     case When::late_head_norm: return model.late_head_norm;

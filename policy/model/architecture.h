@@ -33,6 +33,9 @@ enum class Dim : std::uint8_t {
   experts,
   expert_ffn,
   shared_ffn,
+  layer_vocab,
+  layer_input,
+  layer_inputs,  ///< those of all layers
 };
 /// `layer` matters to sizes of heads; -1: outside of the layers.
 std::int64_t size_of(Dim dim, const ModelSpec& model, int layer);
@@ -54,9 +57,15 @@ enum class When : std::uint8_t {
   rotary,
   fused_qkv,
   separate_qkv,
-  own_values,      ///< separate_qkv, and the layer's values have a product of their own
-  values_of_keys,  ///< separate_qkv, and they have none
+  own_keys,        ///< separate_qkv, and the layer makes its keys and values; so it does in the next five
+  own_values,      ///< its values have a product of their own
+  values_of_keys,  ///< they have none
   value_norm,
+  key_norm,    ///< head_norm
+  key_rotary,  ///< rotary
+  lends_kv,
+  shares_kv,
+  layer_input,
   dense_layer_scale,  ///< a learned factor at the end of a layer, in one without experts
   head_norm,
   late_head_norm,

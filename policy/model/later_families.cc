@@ -141,19 +141,33 @@ void experts_of_gemma4(Fields& fields, ModelSpec& model) {
   experts.router_scale = static_cast<float>(1 / std::sqrt(double(model.hidden)));
 }
 
-/// Gemma 4's text model without embeddings in its layers: the 31B and the 26B-A4B. What the smaller ones have besides
-/// is refused by its key.
+/// A number whose key may be null.
+int size_or_null(Fields& fields, const char* key, std::int64_t most, int absent) {
+  return fields.has(key) && fields.is_null(key) ? 0 : static_cast<int>(fields.integer(key, 0, most, absent));
+}
+
+/// The inputs of layers, and the layers without keys and values, as E2B and E4B have them. It needs the layers' kinds.
+void add_gemma4_small(Fields& fields, ModelSpec& model, bool has_inputs) {
+  model.layer_input = size_or_null(fields, "hidden_size_per_layer_input", 1 << 16, has_inputs ? 256 : 0);
+  if (model.layer_input > 0) {
+    if (model.experts.count > 0) fields.refuse_field("hidden_size_per_layer_input", "0: enable_moe_block is true");
+    model.layer_vocab = positive_int(fields, "vocab_size_per_layer_input", INT32_MAX, 262144);
+    if (model.layer_vocab < model.vocab)
+      fields.refuse_field("vocab_size_per_layer_input", "vocab_size (" + std::to_string(model.vocab) + ") or more");
+    model.layer_input_scale = static_cast<float>(std::sqrt(double(model.layer_input)));
+  }
+  model.sharing_layers = size_or_null(fields, "num_kv_shared_layers", INT32_MAX, 0);
+  for (int layer = std::max(0, model.layers - model.sharing_layers); layer < model.layers; ++layer)
+    if (model.sharing_layers >= model.layers || model.kv_source(layer) < 0)
+      fields.refuse_field("num_kv_shared_layers", "a number that leaves a layer of each kind keys and values");
+  model.wide_sharing = flag(fields, "use_double_wide_mlp", false) && model.sharing_layers > 0;
+}
+
+/// Gemma 4's text model.
 ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::string& type) {
   if (fields.has("use_bidirectional_attention") && !fields.is_null("use_bidirectional_attention") &&
       fields.at("use_bidirectional_attention") != "vision")
     fields.refuse_field("use_bidirectional_attention", "null or \"vision\": decoders only");
-  const auto require_none = [&](const char* key, std::int64_t absent, const char* wanted) {
-    if (fields.has(key) && fields.is_null(key)) return;
-    if (fields.integer(key, 0, INT32_MAX, absent) != 0) fields.refuse_field(key, wanted);
-  };
-  require_none("hidden_size_per_layer_input", type.starts_with("gemma4_unified") ? 0 : 256,
-               "0: embeddings of each layer, as E2B and E4B have, are not read");
-  require_none("num_kv_shared_layers", 0, "0: layers that share keys and values are not supported");
   ModelSpec model = llama_like(fields, where, gemma2_defaults(type, 30, 262144, 131072),
                                {.layers = "sliding_attention", .scaled = false, .whole = true});
   model.tied_head = flag(fields, "tie_word_embeddings", true);
@@ -174,6 +188,7 @@ ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::strin
     model.window_layers.back() = false;
     if (!model.windows.empty()) model.windows.back() = 0;
   }
+  add_gemma4_small(fields, model, !type.starts_with("gemma4_unified"));
   model.values_of_keys = flag(fields, "attention_k_eq_v", false);
   add_global_heads(fields, where, model);
   model.window_rotary = std::exchange(model.rotary, {});

@@ -106,7 +106,12 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     positions.streamed = false;
     add_pieces(units, positions, limit);
   }
-  if (model.has_projections()) units.push_back(make_unit(model, Unit::Kind::input, -1));
+  if (Unit inputs = make_unit(model, Unit::Kind::layer_inputs, -1); !inputs.tensors.empty()) {
+    inputs.gathered = true;
+    inputs.streamed = false;
+    add_pieces(units, inputs, limit);
+  }
+  if (Unit input = make_unit(model, Unit::Kind::input, -1); !input.tensors.empty()) units.push_back(std::move(input));
   for (int layer = 0; layer < model.layers; ++layer)
     for (Unit& unit : layer_units(model, layer)) units.push_back(std::move(unit));
   if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty())
@@ -117,6 +122,19 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     add_pieces(units, head, limit);
   }
   return units;
+}
+
+int ModelSpec::kv_source(int layer) const {
+  const auto of = [&](int l) { return window_layers[static_cast<std::size_t>(l)]; };
+  for (int source = layers - sharing_layers - 1; source >= 0; --source)
+    if (of(source) == of(layer)) return source;
+  return -1;
+}
+
+bool ModelSpec::lends_kv(int layer) const {
+  for (int sharing = layers - sharing_layers; sharing < layers; ++sharing)
+    if (kv_source(sharing) == layer) return true;
+  return false;
 }
 
 std::vector<int> kv_heads_of_layers(const ModelSpec& model) {

@@ -16,6 +16,9 @@ enum class Role : std::uint8_t {
   token_embedding,
   position_embedding,
   project_in,
+  layer_inputs,  // with layer_input: the table, and what is made of the embedding
+  layer_inputs_weight,
+  layer_inputs_norm,
   norm1_weight,
   norm1_bias,
   q_weight,
@@ -26,8 +29,11 @@ enum class Role : std::uint8_t {
   v_bias,
   q_norm,  // with head_norm
   k_norm,
-  sinks,           // with sinks: one logit per query head
-  layer_scale,     // with layer_scale: one number
+  sinks,        // with sinks: one logit per query head
+  layer_scale,  // with layer_scale: one number
+  layer_gate,   // with layer_input: an input's gate, its product and norm
+  layer_project,
+  layer_norm,
   attention_norm,  // with branch_norm
   mlp_norm,
   qkv_weight,  // with fused_qkv
@@ -98,7 +104,17 @@ std::span<const char* const> name_prefixes(const ModelSpec& model);
 /// attention's unit has the mlp's too. The mlp of a sparse layer is the router and the shared expert; units with some
 /// of the layer's experts follow it.
 struct Unit {
-  enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, experts, output, head } kind;
+  enum class Kind : std::uint8_t {
+    embedding,
+    positions,
+    layer_inputs,
+    input,
+    attention,
+    mlp,
+    experts,
+    output,
+    head
+  } kind;
   int layer = -1;
   int first_expert = 0, experts = 1;  ///< the experts of the layer that a unit of Kind::experts has
   std::vector<TensorSpec> tensors;

@@ -72,6 +72,11 @@ struct ModelSpec {
   std::vector<bool> window_layers = {};
   int global_kv_heads = 0, global_head_dim = 0;  ///< those of layers outside `window_layers`; 0: as in all others
   bool values_of_keys = false;  ///< in these layers v is k before its norm, and has no product of its own
+  int sharing_layers = 0;       ///< so many last layers make no keys and values: they attend to those of kv_source()
+  bool wide_sharing = false;    ///< the mlps of these layers are twice as wide
+  int layer_input = 0;          ///< width of the row that each layer reads besides the hidden states; 0: there is none
+  int layer_vocab = 0;          ///< rows of the table of these, which have the inputs of all layers
+  float layer_input_scale = 1;  ///< factor on the rows of that table, rounded as embedding_scale is
   Experts experts = {};
   int next_layers = 0;     ///< layers behind the last in the checkpoint that predict further tokens; they are not used
   std::string activation;  ///< as config.json names it
@@ -96,6 +101,11 @@ struct ModelSpec {
   bool is_global(int layer) const {
     return global_head_dim > 0 && layer >= 0 && !window_layers[static_cast<std::size_t>(layer)];
   }
+  bool shares_kv(int layer) const { return layer >= layers - sharing_layers; }
+  /// The last layer of its own keys and values that is of this layer's kind; -1: there is none.
+  int kv_source(int layer) const;
+  bool lends_kv(int layer) const;  ///< whether later layers attend to this layer's keys and values
+  int ffn_of(int layer) const { return wide_sharing && shares_kv(layer) ? 2 * ffn : ffn; }
   int kv_heads_of(int layer) const { return is_global(layer) ? global_kv_heads : kv_heads; }
   int head_dim_of(int layer) const { return is_global(layer) ? global_head_dim : head_dim; }
   bool is_sparse(int layer) const {

@@ -21,6 +21,11 @@ struct ValueRow {
 constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::none, Dim::one},
     {Value::hidden, Dim::hidden},
+    {Value::layer_inputs, Dim::layer_inputs},
+    {Value::lent_k, Dim::kv_rows},
+    {Value::lent_v, Dim::kv_rows},
+    {Value::made_inputs, Dim::layer_inputs},
+    {Value::layer_gate, Dim::layer_input},
     {Value::embedded, Dim::embed},
     {Value::positions, Dim::hidden},
     {Value::normed, Dim::hidden, TypeOf::product},
@@ -61,7 +66,7 @@ static_assert([] {
 /// The values that attention over prompts needs in addition to its result.
 constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_sum, Value::score};
 
-bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }
+bool in_scratch(Value value) { return value > Value::lent_v && value < Value::last_hidden; }
 
 std::int64_t width_of(Value value, const ModelSpec& model, int layer) {
   return size_of(kShapes[static_cast<std::size_t>(value)].width, model, layer);
@@ -152,16 +157,27 @@ ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int l
 
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows) {
   offload::Arena counting;
-  const auto place = [&](Value value, bool used) {
-    const ValueShape shape = shape_of(value, model, types, used ? rows : 0);
-    return HiddenLayout::Part{shape, used ? take(counting, shape) : 0};
+  std::size_t taken = 0;
+  const auto place = [&](Value value, bool used, int layer = 0) {
+    const ValueShape shape = shape_of(value, model, types, used ? rows : 0, layer);
+    taken += shape.bytes();
+    return HiddenLayout::Part{shape, used ? take(counting, shape) : 0, used};
   };
   const bool sparse = model.experts.count > 0, beside = sparse && model.experts.beside_mlp;
   HiddenLayout layout{.hidden = place(Value::hidden, true),
                       .mlp_input = place(Value::mlp_input, sparse),
                       .mlp_output = place(Value::mlp_output, beside),
-                      .expert_sum = place(Value::expert_sum, beside)};
-  layout.bytes = counting.used();
+                      .expert_sum = place(Value::expert_sum, beside),
+                      .layer_inputs = place(Value::layer_inputs, model.layer_input > 0),
+                      .lent_k = {},
+                      .lent_v = {}};
+  for (int layer = model.layers - model.sharing_layers; layer < model.layers; ++layer) {
+    const std::size_t kind = model.is_global(layer) ? 1 : 0;
+    if (layout.lent_k[kind].used) continue;
+    layout.lent_k[kind] = place(Value::lent_k, true, layer);
+    layout.lent_v[kind] = place(Value::lent_v, true, layer);
+  }
+  layout.bytes = counting.used(), layout.bytes_without_gaps = taken;
   return layout;
 }
 

@@ -20,26 +20,27 @@ enum class Stage : std::uint8_t { embed, attention_in, attend, attention_out, ml
 inline constexpr std::size_t kStages = 9;
 
 enum class StepOp : std::uint8_t {
-  gather_tokens,     ///< out = rows of the token embedding
-  gather_positions,  ///< out = rows of the position table
-  gather_last,       ///< out = the last row of each sequence
-  norm,              ///< out = in, normed in runs as long as the weight
-  norm_heads,        ///< out = in, each head normed, without a weight
-  linear,            ///< out = in weight^T + bias
-  take_heads,        ///< out = every third head of in, from `part` on
-  rotary,            ///< rotates out in place
-  attend,            ///< out = attention of q over k, v and the KV cache
-  multiply,          ///< out *= in
-  add,               ///< out += in
-  clear,             ///< out = 0
-  scale,             ///< out is scaled and capped in place by the model's `factor`
-  scale_by,          ///< out is scaled in place by the weight, one number
-  convert,           ///< out = in
-  route,             ///< chooses each row's experts by in; `weight` has a factor for each expert
-  gather_routed,     ///< out = the rows of in that chose the expert
-  add_routed,        ///< out += in, each row times its weight, at the rows that chose the expert
-  clamped_gate,      ///< out = kernels::ClampedGate of out and in
-  gate,              ///< out *= the logistic function of in, a number per row
+  gather_tokens,        ///< out = rows of the token embedding
+  gather_positions,     ///< out = rows of the position table
+  gather_layer_inputs,  ///< out = rows of the table of layers' inputs, by token
+  gather_last,          ///< out = the last row of each sequence
+  norm,                 ///< out = in, normed in runs as long as the weight
+  norm_heads,           ///< out = in, each head normed, without a weight
+  linear,               ///< out = in weight^T + bias
+  take_heads,           ///< out = every third head of in, from `part` on
+  rotary,               ///< rotates out in place
+  attend,               ///< out = attention of q over k, v and the KV cache
+  multiply,             ///< out *= in
+  add,                  ///< out += in
+  clear,                ///< out = 0
+  scale,                ///< out is scaled and capped in place by the model's `factor`
+  scale_by,             ///< out is scaled in place by the weight, one number
+  convert,              ///< out = in
+  route,                ///< chooses each row's experts by in; `weight` has a factor for each expert
+  gather_routed,        ///< out = the rows of in that chose the expert
+  add_routed,           ///< out += in, each row times its weight, at the rows that chose the expert
+  clamped_gate,         ///< out = kernels::ClampedGate of out and in
+  gate,                 ///< out *= the logistic function of in, a number per row
 };
 
 /// The values that steps read and write. Each is a matrix with a row per token of a chunk, except log_sum and score,
@@ -47,6 +48,11 @@ enum class StepOp : std::uint8_t {
 enum class Value : std::uint8_t {
   none,
   hidden,
+  layer_inputs,  ///< ModelSpec::layer_input: of all layers while they are made, then of one
+  lent_k,        ///< ModelSpec::lends_kv(): what later layers attend to
+  lent_v,
+  made_inputs,  ///< the layers' inputs as products of the embedding
+  layer_gate,
   embedded,
   positions,
   normed,
@@ -78,10 +84,19 @@ enum class Value : std::uint8_t {
   last_embed,
   logits,
 };
-inline constexpr std::size_t kValues = 32;
+inline constexpr std::size_t kValues = 37;
 
 /// The model's factor that StepOp::scale applies; logits have a cap too.
-enum class Factor : std::uint8_t { none, embedding, residual, router, logits };
+enum class Factor : std::uint8_t {
+  none,
+  embedding,
+  layer_inputs,
+  made_inputs,
+  joined_inputs,
+  residual,
+  router,
+  logits
+};
 
 struct Step {
   StepOp op;
@@ -97,10 +112,11 @@ struct Step {
 /// The steps of a stage in a layer. Stages outside the layers ignore `layer`.
 std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
 
-/// The kind of a layer: dense or sparse, and with window_layers of other heads, of these or not.
-inline constexpr int kLayerKinds = 4;
+/// The kind of a layer: dense or sparse, with window_layers of other heads of these or not, with keys and values of its
+/// own or not.
+inline constexpr int kLayerKinds = 8;
 inline int kind_of_layer(const ModelSpec& model, int layer) {
-  return (model.is_sparse(layer) ? 1 : 0) + (model.is_global(layer) ? 2 : 0);
+  return (model.is_sparse(layer) ? 1 : 0) + (model.is_global(layer) ? 2 : 0) + (model.shares_kv(layer) ? 4 : 0);
 }
 /// The first layer of each kind that the model has.
 std::vector<int> layer_of_each_kind(const ModelSpec& model);
@@ -150,18 +166,18 @@ std::size_t take(offload::Arena& arena, const ValueShape& shape);
 /// The scores that a shared prefix of so many tokens has from its own rows (kernels::ColumnSums::before).
 ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix, int layer);
 
-/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps until its last expert. A
-/// value that the model does not have has no rows.
+/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps until its last expert, the
+/// layers' inputs, and what later layers attend to. A value that the model does not have has no rows.
 struct HiddenLayout {
   struct Part {
     ValueShape shape;
     std::size_t offset = 0;
+    bool used = false;
   };
-  Part hidden, mlp_input, mlp_output, expert_sum;
+  Part hidden, mlp_input, mlp_output, expert_sum, layer_inputs;
+  std::array<Part, 2> lent_k, lent_v;  ///< one of each kind of layer, by ModelSpec::is_global()
   std::size_t bytes = 0;
-  std::size_t bytes_without_gaps() const {
-    return hidden.shape.bytes() + mlp_input.shape.bytes() + mlp_output.shape.bytes() + expert_sum.shape.bytes();
-  }
+  std::size_t bytes_without_gaps = 0;
 };
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows);
 

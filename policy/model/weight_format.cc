@@ -81,6 +81,7 @@ bool quantises(const Unit& unit, const TensorSpec& tensor) {
       return tensor.form == Form::matrix && tensor.role != Role::router && tensor.role != Role::shared_gate;
     case Unit::Kind::embedding:
     case Unit::Kind::positions:
+    case Unit::Kind::layer_inputs:
     case Unit::Kind::input:
     case Unit::Kind::output: return false;
     case Unit::Kind::head: return unit.keeps_levels;

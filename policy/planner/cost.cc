@@ -30,7 +30,8 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
            const SizingInputs& sizing, const Machine& machine)
     : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
       embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
-      positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
+      positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)),
+      layer_inputs_on_disk_(on_disk(units, footprint.shape, Unit::Kind::layer_inputs)) {
   for (const Value value : {Value::q, Value::k, Value::v})
     exchanged_row_ += double(widest_shape_of(value, model, footprint.types, 1).bytes());
   for (const int layer : layer_of_each_kind(model))
@@ -64,7 +65,7 @@ double Cost::bytes(const Op& op, const Sweep& sweep, bool routed) const {
   const double rows = double(sequences);
   if (op.subject < shape.exchange_buffer(0))
     return sweep.with_rows(sequences) * sweep.tokens *
-           double(hidden_layout(model_, footprint_.types, 1).bytes_without_gaps());
+           double(hidden_layout(model_, footprint_.types, 1).bytes_without_gaps);
   if (op.subject >= shape.routed_buffer(0))
     return (sweep.with_rows(sequences) * sweep.tokens) *
            double(shape_of(Value::mlp_input, model_, footprint_.types, 1).bytes());
@@ -163,7 +164,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
 /// Seconds to read embedding rows whose pieces are on disk. Each distinct row of a chunk is read once.
 double Cost::disk_rows(double rows) const {
   const double chunk = std::min(rows, double(footprint_.workspace.piece_tokens)), chunks = rows / chunk;
-  const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
+  const double read = chunks * ((embedding_on_disk_ + layer_inputs_on_disk_) * std::min(chunk, double(model_.vocab)) +
                                 positions_on_disk_ * std::min(chunk, double(model_.positions)));
   return read > 0 ? read / machine_.disk_rows_per_second : 0;
 }

@@ -83,7 +83,7 @@ class Cost {
   const Machine& machine_;
   double exchanged_row_ = 0;  // bytes of a row that the host attends, on its way there
   std::array<std::array<std::vector<Step>, kStages>, kLayerKinds> steps_;  // all layers of a kind are nearly alike
-  double embedding_on_disk_ = 0, positions_on_disk_ = 0;                   // shares of the tables
+  double embedding_on_disk_ = 0, positions_on_disk_ = 0, layer_inputs_on_disk_ = 0;  // shares of the tables
 };
 
 }  // namespace weft::policy

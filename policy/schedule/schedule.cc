@@ -289,7 +289,10 @@ class Generator {
     const int hidden_place = shape_.hidden_place(batch, sweep_ == 0);
     const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(hidden_place)];
     const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
-    const bool writes_hidden = uses_hidden && sub.kind != Kind::output && (part != Op::Part::in || shape_.refills);
+    const bool lends =
+        sub.kind == Kind::attention && !shape_.lends_kv.empty() && shape_.lends_kv[static_cast<std::size_t>(sub.layer)];
+    const bool writes_hidden =
+        uses_hidden && sub.kind != Kind::output && (part != Op::Part::in || shape_.refills || lends);
     std::uint32_t hidden = kNone, cache = kv.ready;
     if (uses_hidden) {
       op.activation_slot = activation_.take();

@@ -67,6 +67,8 @@ struct ScheduleShape {
   /// [units] experts that the host computes in every sweep but the first; their home is the host. Empty: none.
   std::vector<bool> host_computes = {};
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
+  /// [layers] Whether attention writes keys and values beside the hidden states (ModelSpec::lends_kv()). Empty: none.
+  std::vector<bool> lends_kv = {};
   bool refills = false;  ///< prompts join later sweeps; the device attends them even if the host attends in decode
   /// The gpu batches of one pass over the weights in the block's first sweep; 0: all. Those of one pass need room for
   /// the hidden states of their prompts at the same time, those of the next pass take the same buffers.

@@ -110,7 +110,7 @@ class Executor {
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
-  void attention(const policy::Op& op, const UnitViews& unit, View hidden, kernels::Stream& stream);
+  void attention(const policy::Op& op, const UnitViews& unit, const HiddenRows& hidden, kernels::Stream& stream);
   /// Computes a unit of experts, which are `units`, or adds what the host has made of them.
   void experts(const policy::Op& op, std::span<const UnitViews> units, View hidden, kernels::Stream& stream);
   void experts_on_host(const policy::Op& op);

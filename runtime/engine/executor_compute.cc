@@ -24,7 +24,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   unpack(op, units, stream);
   if (op.part == Op::Part::unpack) return;
   const UnitViews& unit = units.front();
-  const View hidden = storage_.hidden(op, rows.rows());
+  const HiddenRows hidden = storage_.hidden(op, rows.rows());
   switch (sub.kind) {
     case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
     case Sublayer::Kind::attention: attention(op, unit, hidden, stream); break;
@@ -38,9 +38,9 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
           routing_.of(batch).chosen(routed, routing_.when(op.sweep, sub.layer), stream);
       }
       break;
-    case Sublayer::Kind::experts: experts(op, units, hidden, stream); break;
+    case Sublayer::Kind::experts: experts(op, units, hidden.hidden, stream); break;
     case Sublayer::Kind::output:
-      layers_.output(unit, rows, hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
+      layers_.output(unit, rows, hidden.hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
       break;
     case Sublayer::Kind::head: {
       const policy::TensorSpec& piece = storage_.piece(sub.unit);
@@ -55,7 +55,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   }
 }
 
-void Executor::attention(const Op& op, const UnitViews& unit, View hidden, kernels::Stream& stream) {
+void Executor::attention(const Op& op, const UnitViews& unit, const HiddenRows& hidden, kernels::Stream& stream) {
   const int layer = footprint_.shape.sublayers[op.subject].layer, batch = op.batch;
   const BatchRows& rows = run_->places.rows(batch);
   switch (op.part) {
@@ -74,7 +74,7 @@ void Executor::attention(const Op& op, const UnitViews& unit, View hidden, kerne
                              storage_.host_kv(layer, batch, op.kv_slot));
       break;
     case Op::Part::out:
-      layers_.attention_out(layer, unit, rows, hidden, storage_.exchange(batch, true, layer).attended, stream);
+      layers_.attention_out(layer, unit, rows, hidden.hidden, storage_.exchange(batch, true, layer).attended, stream);
       break;
     case Op::Part::unpack: break;  // handled by compute()
   }

@@ -23,6 +23,19 @@ class TableRows {
                       kernels::Stream& stream) = 0;
 };
 
+/// The rows of hidden states of a batch, on the device, and what a layer finds beside them (policy::HiddenLayout): its
+/// input, and the keys and values that it lends or borrows. What the model does not have is empty.
+struct HiddenRows {
+  HiddenRows(View rows) : hidden(rows) {}  // NOLINT(google-explicit-constructor): most models have no more
+  HiddenRows slice(std::int64_t first, std::int64_t count) const;
+  View hidden;
+  View layer_inputs = {};  ///< [rows, layers * layer_input] of the embedding, [rows, layer_input] of a layer
+  View lent_k = {}, lent_v = {};
+};
+/// The same in a buffer of hidden_layout() for so many rows; `layer` is -1 outside of the layers.
+HiddenRows hidden_rows(const policy::ModelSpec& model, const policy::Types& types, std::byte* buffer, std::int64_t rows,
+                       int layer);
+
 /// The rows of a batch that the host attends, [sequences, heads * head_dim] each. On the device these are q, k and v,
 /// which go to the host; on the host also the result, `attended`.
 struct Exchange {

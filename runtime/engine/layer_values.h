@@ -8,6 +8,7 @@
 
 #include "kernels/tensor.h"
 #include "policy/model/steps.h"
+#include "runtime/engine/layer_data.h"
 #include "runtime/model/weights.h"
 
 namespace weft::runtime {
@@ -17,10 +18,13 @@ template <class Values> auto& value_at(Values& values, policy::Value value) {
   return values[static_cast<std::size_t>(value)];
 }
 
-/// No values but the rows of hidden states.
-inline std::array<View, policy::kValues> with_hidden(View hidden) {
+/// No values but the rows of hidden states, and what lies beside them.
+inline std::array<View, policy::kValues> with_hidden(const HiddenRows& rows) {
   std::array<View, policy::kValues> values;
-  value_at(values, policy::Value::hidden) = hidden;
+  value_at(values, policy::Value::hidden) = rows.hidden;
+  value_at(values, policy::Value::layer_inputs) = rows.layer_inputs;
+  value_at(values, policy::Value::lent_k) = rows.lent_k;
+  value_at(values, policy::Value::lent_v) = rows.lent_v;
   return values;
 }
 

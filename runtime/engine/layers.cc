@@ -162,6 +162,8 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
   const View in = value_at(values, step.in) ? value_at(values, step.in) : value_at(values, Value::hidden);
   switch (step.op) {
     case StepOp::gather_tokens: return tables_.gather(policy::Unit::Kind::embedding, chunk.tokens, out, stream);
+    case StepOp::gather_layer_inputs:
+      return tables_.gather(policy::Unit::Kind::layer_inputs, chunk.tokens, out, stream);
     case StepOp::gather_positions: {
       std::vector<std::int32_t> places(chunk.position.begin(), chunk.position.end());
       for (std::int32_t& place : places) place += model_.position_offset;
@@ -246,27 +248,36 @@ void Layers::rotary(int layer, std::span<const std::int32_t> position, View head
 
 void Layers::scale(policy::Factor factor, View x, kernels::Stream& stream) const {
   using policy::Factor;
-  const float by = factor == Factor::embedding  ? model_.embedding_scale
-                   : factor == Factor::residual ? model_.residual_scale
-                   : factor == Factor::router   ? model_.experts.router_scale
-                                                : model_.logit_scale;
-  ops_.run(kernels::Scale{x, by, factor == Factor::logits ? model_.logit_cap : 0}, stream);
+  const auto by = [&] {
+    switch (factor) {
+      case Factor::embedding: return model_.embedding_scale;
+      case Factor::layer_inputs: return model_.layer_input_scale;
+      case Factor::made_inputs: return 1 / std::sqrt(static_cast<float>(model_.hidden));
+      case Factor::joined_inputs: return 1 / std::sqrt(2.0f);
+      case Factor::residual: return model_.residual_scale;
+      case Factor::router: return model_.experts.router_scale;
+      case Factor::logits: return model_.logit_scale;
+      case Factor::none: break;
+    }
+    return 1.0f;
+  };
+  ops_.run(kernels::Scale{x, by(), factor == Factor::logits ? model_.logit_cap : 0}, stream);
 }
 
-void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream) {
+void Layers::embed(const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden, kernels::Stream& stream) {
   begin_chunk();
   run_pieces(Stage::embed, 0, unit, {.tokens = rows.tokens, .position = rows.position, .last = {}},
              with_hidden(hidden.slice(0, rows.rows())), stream);
 }
 
-void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
-                       kernels::Stream& stream) {
+void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden,
+                       const Cache& kv, kernels::Stream& stream) {
   if (rows.begun == 0 && synthetic_) return random_cache_.fill(layer, rows, kv.slots, stream);
   attend(layer, unit, rows, 0, hidden, kv, stream);
 }
 
-void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                          const HeadRunSlots& kv, kernels::Stream& stream) {
+void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden,
+                          const Exchange& out, const HeadRunSlots& kv, kernels::Stream& stream) {
   begin_chunk();
   Values values = with_hidden(hidden.slice(0, rows.begun));  // each has one row
   value_at(values, Value::q) = out.q, value_at(values, Value::k) = out.k, value_at(values, Value::v) = out.v;
@@ -294,7 +305,8 @@ void Layers::attention_out(int layer, const UnitViews& unit, const BatchRows& ro
   run_pieces(Stage::attention_out, layer, unit, {}, values, stream);
 }
 
-void Layers::mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream) {
+void Layers::mlp(int layer, const UnitViews& unit, const HiddenRows& hidden, const RoutedBatch& routed,
+                 kernels::Stream& stream) {
   begin_chunk();
   Values values = with_hidden(hidden);
   Chunk chunk;

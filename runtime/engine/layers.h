@@ -40,23 +40,24 @@ class Layers {
   Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
          const GracePeriod& stop);
 
-  void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
+  void embed(const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden, kernels::Stream& stream);
   /// A KV buffer on the device. `home` is its home in host memory, if ops write their changes there as well; it is
   /// empty if the buffer is stored as a whole or its home is elsewhere.
   struct Cache {
     HeadRunSlots slots, home;
   };
-  void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
+  void attention(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden, const Cache& kv,
                  kernels::Stream& stream);
   /// The three parts of attention whose core runs on the host. Prompts stay on the device: attention_in() does all of
   /// their attention and writes what is kept to `kv`, on the host.
-  void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                    const HeadRunSlots& kv, kernels::Stream& stream);
+  void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden,
+                    const Exchange& out, const HeadRunSlots& kv, kernels::Stream& stream);
   void attention_core(int layer, const BatchRows& rows, const Exchange& host, const HeadRunSlots& kv);
   void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
   /// `routed` is written if the layer is sparse, and not used if it is dense.
-  void mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
+  void mlp(int layer, const UnitViews& unit, const HiddenRows& hidden, const RoutedBatch& routed,
+           kernels::Stream& stream);
   /// Adds what one expert, whose tensors are `unit`, computes for its rows.
   void expert(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, const ExpertRows& chosen,
               kernels::Stream& stream);
@@ -159,17 +160,18 @@ class Layers {
   std::vector<PromptChunk> chunks_of(std::int64_t row, std::int64_t rows, std::int64_t token, std::int64_t query) const;
   std::int64_t key_row(const PromptChunk& chunk) const;
   /// Runs what comes before and after attention for some rows, and `attend_to` between.
-  void around_attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const PromptChunk& chunk,
-                        const Values& values, const std::function<void()>& attend_to, kernels::Stream& stream);
+  void around_attention(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden,
+                        const PromptChunk& chunk, const Values& values, const std::function<void()>& attend_to,
+                        kernels::Stream& stream);
   /// Attention of the chunk's rows to themselves and to the tokens before. `offsets` as in kernels::PrefillAttention.
   /// Returns the op, which has run.
   kernels::PrefillAttention attend_prompts(int layer, const Attending& at, const PromptChunk& chunk,
                                            std::span<const std::int32_t> offsets, kernels::Stream& stream);
   /// All of attention for a prefix's own rows, the scores that they give their tokens, and rotate().
-  void prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix, View hidden,
-                      Attending& at, kernels::Stream& stream);
+  void prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix,
+                      const HiddenRows& hidden, Attending& at, kernels::Stream& stream);
   /// All of attention for a part's prompts, and what stays of them.
-  void prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part, View hidden,
+  void prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part, const HiddenRows& hidden,
                const Attending& at, const Cache& kv, kernels::Stream& stream);
   /// Adds the scores that a chunk of a long prompt gives all tokens so far; `left` of its rows come later. `scores` has
   /// those of the chunks before, or is empty. Returns them.
@@ -181,8 +183,8 @@ class Layers {
                  const kernels::PrefillAttention& attention, std::span<const std::int32_t> offsets, View scores,
                  const Cache& kv, kernels::Stream& stream) const;
   /// Runs all of attention for the sequences from `first` on.
-  void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
-              kernels::Stream& stream);
+  void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, const HiddenRows& hidden,
+              const Cache& kv, kernels::Stream& stream);
   /// Writes what the sequences [first, last) keep of their prompts to the buffer, and to its home if that is written as
   /// well. `op` covers all heads and has neither slots nor budgets.
   void keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,

@@ -100,11 +100,11 @@ std::int64_t Layers::key_row(const PromptChunk& chunk) const {
   return policy::keeps_keys(types_) ? chunk.token : chunk.query;
 }
 
-void Layers::around_attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden,
+void Layers::around_attention(int layer, const UnitViews& unit, const BatchRows& rows, const HiddenRows& hidden,
                               const PromptChunk& chunk, const Values& values, const std::function<void()>& attend_to,
                               kernels::Stream& stream) {
   const auto part = [&](Value value, std::int64_t first) { return value_at(values, value).slice(first, chunk.count); };
-  const View of_chunk = hidden.slice(chunk.row, chunk.count);
+  const HiddenRows of_chunk = hidden.slice(chunk.row, chunk.count);
   Values before = with_hidden(of_chunk);
   value_at(before, Value::q) = part(Value::q, chunk.query);
   value_at(before, Value::k) = part(Value::k, key_row(chunk));
@@ -120,8 +120,8 @@ void Layers::around_attention(int layer, const UnitViews& unit, const BatchRows&
   run_pieces(Stage::attention_out, layer, unit, of_rows, after, stream);
 }
 
-void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden,
-                    const Cache& kv, kernels::Stream& stream) {
+void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first,
+                    const HiddenRows& hidden, const Cache& kv, kernels::Stream& stream) {
   Attending at;
   const SharedPrefix* held = nullptr;  // whose keys and values are the first in `at`
   const std::vector<Part> all = parts(rows, first);
@@ -181,7 +181,7 @@ kernels::PrefillAttention Layers::attend_prompts(int layer, const Attending& at,
 }
 
 void Layers::prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix,
-                            View hidden, Attending& at, kernels::Stream& stream) {
+                            const HiddenRows& hidden, Attending& at, kernels::Stream& stream) {
   const std::int64_t whole = at.prefix_score.cols;
   for (const PromptChunk& chunk : chunks_of(prefix.begin, prefix.tokens, 0, 0)) {
     const auto attend_to = [&] {
@@ -205,8 +205,8 @@ void Layers::prefill_prefix(int layer, const UnitViews& unit, const BatchRows& r
     rotate(ops_, layer, value_at(at.values, value).slice(0, at.prefix), stream);
 }
 
-void Layers::prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part, View hidden,
-                     const Attending& at, const Cache& kv, kernels::Stream& stream) {
+void Layers::prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part,
+                     const HiddenRows& hidden, const Attending& at, const Cache& kv, kernels::Stream& stream) {
   const std::int64_t begin = rows.offsets[part.first], end = rows.offsets[part.last];
   std::vector<std::int32_t> offsets(rows.offsets.begin() + part.first, rows.offsets.begin() + part.last + 1);
   for (std::int32_t& offset : offsets) offset += static_cast<std::int32_t>(at.prefix - begin);

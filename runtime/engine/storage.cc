@@ -277,10 +277,10 @@ std::byte* Storage::hidden_place(const Op& op) const {
   return place(buffer, op.activation_slot, activation_window_);
 }
 
-View Storage::hidden(const Op& op, std::int64_t tokens) const {
+HiddenRows Storage::hidden(const Op& op, std::int64_t tokens) const {
   assert(policy::hidden_layout(model_, footprint_.types, tokens).bytes <=
          (op.prefill ? footprint_.prefill_hidden_bytes : footprint_.decode_hidden_bytes));
-  return {hidden_place(op), footprint_.types.activation, tokens, model_.hidden};
+  return hidden_rows(model_, footprint_.types, hidden_place(op), tokens, footprint_.shape.sublayers[op.subject].layer);
 }
 
 RoutedBatch Storage::routed(const Op& op, std::int64_t tokens) const {

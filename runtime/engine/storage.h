@@ -68,7 +68,8 @@ class Storage : public TableRows {
   /// Host memory with room for a KV buffer, which no op uses between two sweeps; null unless some KV is at home on the
   /// disk.
   std::byte* idle_kv_window() const;
-  View hidden(const policy::Op& op, std::int64_t tokens) const;  ///< [tokens, hidden] of a compute op's batch
+  /// [tokens, hidden] of a compute op's batch, and what its layer finds beside them.
+  HiddenRows hidden(const policy::Op& op, std::int64_t tokens) const;
   /// The choices of a sparse layer for a compute op's batch.
   RoutedBatch routed(const policy::Op& op, std::int64_t tokens) const;
   std::span<std::int32_t> choices(int batch, std::int64_t tokens) const;  ///< RoutedBatch::expert alone

@@ -223,7 +223,8 @@ constexpr std::string_view kBegin = "{\"traceEvents\":[";
 }  // namespace
 
 std::vector<std::string> unit_names(const std::vector<policy::Unit>& units) {
-  constexpr std::array kinds{"embedding", "positions", "input", "attention", "mlp", "experts", "output", "head"};
+  constexpr std::array kinds{"embedding", "positions", "layer_inputs", "input", "attention",
+                             "mlp",       "experts",   "output",       "head"};
   static_assert(kinds.size() == static_cast<std::size_t>(policy::Unit::Kind::head) + 1);
   std::vector<std::string> names;
   std::array<std::size_t, kinds.size()> pieces{};

@@ -234,7 +234,8 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
         std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest(), source->weight_format);
   }
   if (source->spec.rounds_embedding_scale)
-    source->spec.embedding_scale = rounded_to(source->type, source->spec.embedding_scale);
+    for (float* const factor : {&source->spec.embedding_scale, &source->spec.layer_input_scale})
+      *factor = rounded_to(source->type, *factor);
   if (source->files.gguf() && source->checkpoint)
     for (const std::string& line : source->weights->changed_levels())
       source->notes.push_back(source->files.path().filename().string() + ": " + line);

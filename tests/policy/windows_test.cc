@@ -1,4 +1,5 @@
 // tests/policy/windows_test.cc: sliding windows of each family, and what else belongs to the kind of a layer.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -107,10 +108,8 @@ TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]
   CHECK((inner.architecture == "gemma4" && inner.global_head_dim == 512));
   CHECK(from(R"({"model_type":"gemma4_unified","text_config":{"model_type":"gemma4_unified_text"}})").hidden == 2304);
 
-  CHECK_THROWS_WITH(from(R"({"model_type":"gemma4_text"})"), Contains("hidden_size_per_layer_input"));
   CHECK(from(R"({"model_type":"gemma4_text","hidden_size_per_layer_input":null,"num_kv_shared_layers":null})").layers ==
         30);
-  gemma4_refused(R"(,"num_kv_shared_layers":2)", "num_kv_shared_layers");
   gemma4_refused(R"(,"use_bidirectional_attention":"all")", "use_bidirectional_attention");
   gemma4_refused(R"(,"attention_bias":true)", "attention_bias");
   gemma4_refused(R"(,"global_head_dim":0)", "global_head_dim");
@@ -118,6 +117,49 @@ TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]
   gemma4_refused(R"(,"per_layer_config":[])", "per_layer_config");
   gemma4_refused(R"(,"per_layer_config":{"0":{"head_dim":32}})", "the same heads in all layers");
   gemma4_refused(R"(,"per_layer_config":{"5":{"hidden_size":32}})", "hidden_size");
+}
+
+TEST_CASE("Gemma 4's layers have inputs of their own, and the last ones attend to keys of others", "[policy]") {
+  const ModelSpec defaults = from(R"({"model_type":"gemma4_text"})");
+  CHECK((defaults.layer_input == 256 && defaults.layer_vocab == 262144 && defaults.layer_input_scale == 16));
+  CHECK((defaults.sharing_layers == 0 && !defaults.shares_kv(29) && !defaults.lends_kv(28)));
+  // The sizes of E2B, less wide.
+  const ModelSpec small = from(
+      R"({"model_type":"gemma4","text_config":{"model_type":"gemma4_text","hidden_size":64,"num_attention_heads":8,
+          "num_key_value_heads":1,"head_dim":16,"num_hidden_layers":10,"num_kv_shared_layers":4,"vocab_size":100,
+          "use_double_wide_mlp":true,"intermediate_size":96,"layer_types":["sliding_attention","sliding_attention",
+          "full_attention","sliding_attention","full_attention","sliding_attention","full_attention",
+          "sliding_attention","full_attention","full_attention"]}})");
+  const auto every = [&](const auto& of) {
+    std::vector<int> all;
+    for (int layer = 0; layer < small.layers; ++layer) all.push_back(of(layer));
+    return all;
+  };
+  CHECK(every([&](int layer) { return small.shares_kv(layer) ? 1 : 0; }) == std::vector{0, 0, 0, 0, 0, 0, 1, 1, 1, 1});
+  CHECK(every([&](int layer) { return small.lends_kv(layer) ? 1 : 0; }) == std::vector{0, 0, 0, 0, 1, 1, 0, 0, 0, 0});
+  CHECK((small.kv_source(6) == 4 && small.kv_source(7) == 5 && small.kv_source(9) == 4));
+  CHECK((small.ffn_of(5) == 96 && small.ffn_of(6) == 192 && small.vocab == 100));
+  const auto units = policy::model_units(small);
+  const auto has = [&](int layer, policy::Role role) {
+    return std::any_of(units.begin(), units.end(), [&](const policy::Unit& unit) {
+      return unit.layer == layer && std::any_of(unit.tensors.begin(), unit.tensors.end(),
+                                                [&](const policy::TensorSpec& tensor) { return tensor.role == role; });
+    });
+  };
+  for (const policy::Role role : {policy::Role::k_weight, policy::Role::v_weight, policy::Role::k_norm})
+    CHECK((has(5, role) && !has(6, role)));
+  CHECK((has(6, policy::Role::q_norm) && has(6, policy::Role::layer_gate) && has(-1, policy::Role::layer_inputs)));
+
+  gemma4_refused(R"(,"num_kv_shared_layers":6)", "a layer of each kind keys and values");
+  gemma4_refused(R"(,"num_kv_shared_layers":1)", "num_kv_shared_layers");  // the only layer without a window
+  gemma4_refused(R"(,"num_kv_shared_layers":1000000)", "num_kv_shared_layers");
+  const std::string inputs =
+      R"({"model_type":"gemma4_text","num_attention_heads":4,"hidden_size":64,"vocab_size":300,)";
+  CHECK_THROWS_WITH(from(inputs + R"("vocab_size_per_layer_input":299})"), Contains("vocab_size (300) or more"));
+  CHECK_THROWS_WITH(from(inputs + R"("hidden_size_per_layer_input":-1})"), Contains("hidden_size_per_layer_input"));
+  CHECK_THROWS_WITH(
+      from(inputs + R"("enable_moe_block":true,"num_experts":4,"top_k_experts":2,)" + R"("moe_intermediate_size":8})"),
+      Contains("enable_moe_block is true"));
 }
 
 TEST_CASE("Gemma 4's experts stand beside an mlp", "[policy]") {

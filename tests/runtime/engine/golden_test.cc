@@ -78,6 +78,7 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "gemma3-text-slides-bf16",
                                      "gemma4-slides-bf16",
                                      "gemma4-slides-experts-f32",
+                                     "gemma4-slides-shared-bf16",
                                      "olmo3-slides-yarn-bf16",
                                      "phi3-longrope-bf16",
                                      "glm4-bf16",

@@ -209,6 +209,9 @@ class Subjects {
                 {"gemma4-slides-heads-f32", "int8"},
                 {"gemma4-slides-experts-f32", ""},
                 {"gemma4-slides-experts-f32", "int4"},
+                {"gemma4-slides-shared-bf16", ""},
+                {"gemma4-slides-shared-bf16", "int4"},
+                {"gemma4-slides-shared-f32", "int8"},
                 {"sinks", ""},
                 {"sinks", "int8"},
                 {"olmo3-slides-yarn-bf16", "int4"},
@@ -274,9 +277,9 @@ class Subjects {
     Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw(), prefix_.draw()};
     const auto rest = subject.retention.find(":rest=true");
     const bool windows = model.find("slides") != std::string::npos || model.starts_with("moe-gpt-oss");
-    // Its layers have two KV heads or one.
+    // Layers have two KV heads or one, or all have one.
     if (const auto by_head = subject.retention.find(" by head");
-        model == "gemma4-slides-bf16" && by_head != std::string::npos)
+        (model == "gemma4-slides-bf16" || model == "gemma4-slides-shared-bf16") && by_head != std::string::npos)
       subject.retention.replace(by_head, std::string::npos, " by layer");
     if ((windows || model == "sinks") && rest != std::string::npos) subject.retention.erase(rest, 10);
     if (subject.retention.find(":cold=") != std::string::npos || subject.retention.find(":read=") != std::string::npos)

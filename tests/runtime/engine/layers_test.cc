@@ -139,8 +139,10 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
     rows.add(0, {{{.heavy = 2, .recent = 2}}}, static_cast<std::int32_t>(length));
     rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
     if (!prompt) rows.begun = 1;
-    const View hidden = view(Value::hidden, rows.rows()), last = view(Value::last_hidden, 1),
-               embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
+    const std::size_t hidden_bytes = policy::hidden_layout(model.spec, print.types, rows.rows()).bytes;
+    std::byte* const buffer = room(hidden_bytes);
+    poison(buffer, hidden_bytes);
+    const View last = view(Value::last_hidden, 1), embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
     std::vector<std::int32_t> expert(static_cast<std::size_t>(rows.rows() * model.spec.experts.chosen));
     std::vector<float> weight(expert.size());
     const View sum = view(Value::expert_sum, rows.rows());
@@ -150,13 +152,15 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
     runtime::Routing routing(model.spec.experts, *model.backend);
     for (const policy::Sublayer& sub : print.shape.sublayers) {
       const runtime::UnitViews unit = model.views(sub.unit);
+      const runtime::HiddenRows state = runtime::hidden_rows(model.spec, print.types, buffer, rows.rows(), sub.layer);
+      const View hidden = state.hidden;
       switch (sub.kind) {
-        case policy::Sublayer::Kind::embed: layers.embed(unit, rows, hidden, *stream); break;
+        case policy::Sublayer::Kind::embed: layers.embed(unit, rows, state, *stream); break;
         case policy::Sublayer::Kind::attention:
-          layers.attention(sub.layer, unit, rows, hidden, {kv[sub.layer], {}}, *stream);
+          layers.attention(sub.layer, unit, rows, state, {kv[sub.layer], {}}, *stream);
           break;
         case policy::Sublayer::Kind::mlp:
-          layers.mlp(sub.layer, unit, hidden, routed, *stream);
+          layers.mlp(sub.layer, unit, state, routed, *stream);
           routing.chosen(routed, 1, *stream);
           break;
         case policy::Sublayer::Kind::experts:
@@ -222,6 +226,11 @@ const std::vector<std::string> kFamilies{
         "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"global_head_dim":32,
         "layer_types":["sliding_attention","full_attention"],"hidden_size_per_layer_input":0,"enable_moe_block":true,
         "num_experts":5,"top_k_experts":2,"moe_intermediate_size":24})",
+    R"({"model_type":"gemma4_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+        "intermediate_size":64,"num_hidden_layers":4,"vocab_size":67,"sliding_window":3,"global_head_dim":32,
+        "layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"],
+        "hidden_size_per_layer_input":8,"vocab_size_per_layer_input":70,"num_kv_shared_layers":2,
+        "use_double_wide_mlp":true})",
     R"({"model_type":"olmo3","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
         "vocab_size":67,"sliding_window":3})",
     R"({"model_type":"phi3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
