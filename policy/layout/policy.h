@@ -114,7 +114,7 @@ struct PartialPolicy {
   static PartialPolicy of(const Policy& policy);
   /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
   void set_percent(const std::array<double, 6>& percent);
-  /// Whether a field that affects speed is left to choose, other than the place of attention.
+  /// Whether a field that affects speed is left to choose, other than the places of attention and of experts.
   bool leaves_open() const { return !(gpu_batch_size && num_gpu_batches && weights && kv && activations); }
   /// The fields of this policy; those that it leaves open are taken from `below`.
   PartialPolicy over(const PartialPolicy& below) const;

@@ -18,8 +18,8 @@ struct Candidate {
 /// smallest block. It needs the least memory, and newly measured rates lead to the same block, or nearly.
 inline constexpr double kNearlyAsFast = 0.03;
 
-/// The policy to take, followed by others, the fastest first. They differ from each other in the tiers that stream, the
-/// place of attention or the number of batches.
+/// The policy to take, followed by others, the fastest first. They differ from each other in the tiers that stream, in
+/// what the host computes or in the number of batches.
 struct Plan {
   std::vector<Candidate> candidates;
   double relaxed = 0;  ///< tokens per second of the best placement by the linear program alone; 0 if nothing fits
@@ -28,7 +28,9 @@ struct Plan {
 };
 
 /// Chooses the fields that `partial` leaves open, except the retention, which decides Problem::work.slots.
-/// Deterministic. Throws CapacityError as complete() does if nothing fits.
+/// Deterministic. The host computes a share of the experts if `partial` has one; else if there is a device, `partial`
+/// leaves more open than this, and that is faster by more than kNearlyAsFast. Throws CapacityError as complete() does
+/// if nothing fits.
 Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
 
 /// Tokens per second of the best placement by the linear program alone, to answer "what if the machine had more of
