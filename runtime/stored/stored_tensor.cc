@@ -126,6 +126,8 @@ const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoin
     name.remove_prefix(kLayers.size());
     if (std::from_chars(name.data(), name.data() + name.size(), layer).ec != std::errc{}) return nullptr;
     if (layer >= model.layers) return layer < model.layers + model.next_layers ? nullptr : "layers";
+    // Checkpoints may have keys and values that nothing is made of.
+    if (model.shares_kv(layer) && name.find(".self_attn.k_norm") != std::string_view::npos) return nullptr;
   }
   if (name.ends_with(".bias")) return is_zero(checkpoint, tensor) ? nullptr : "biases";
   if (in_layers && name.ends_with(".sinks")) return "sink logits";
