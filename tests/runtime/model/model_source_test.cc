@@ -185,6 +185,16 @@ TEST_CASE("tensors that change nothing are left out, and the user is told which"
              Contains("'mtp.fc.weight'") && Contains("'vision_tower.layers.0.norm.weight'") && !Contains("inv_freq"));
 }
 
+TEST_CASE("keys of layers that attend to those of others are left out", "[runtime]") {
+  Changed changed("gemma4-slides-shared-f32");
+  changed.add({"model.layers.4.self_attn.k_proj.weight", "model.layers.4.self_attn.k_norm.weight"}, {24}, 0x3C00);
+  const auto source = changed.open();
+  REQUIRE(source->notes.size() == 1);
+  CHECK_THAT(source->notes.front(), Contains("2 tensors") && Contains("'model.layers.4.self_attn.k_norm.weight'"));
+  changed.add({"model.layers.4.self_attn.norm.weight"}, {24}, 0x3C00);
+  CHECK_THROWS_WITH(changed.open(), Contains("1 norms"));
+}
+
 TEST_CASE("a file's own head is used although config.json ties it", "[runtime]") {
   Changed changed("qwen2-tied-f16");
   const policy::ModelSpec spec = read_model_spec(changed.folder.path());
