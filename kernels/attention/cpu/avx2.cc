@@ -103,6 +103,10 @@ struct Avx2 {
     return {_mm256_set_m128i(_mm_unpackhi_epi16(ab, cd), _mm_unpacklo_epi16(ab, cd)),
             _mm256_set_m128i(_mm_unpackhi_epi16(ab_high, cd_high), _mm_unpacklo_epi16(ab_high, cd_high))};
   }
+  template <int kGroups> static I quads_in_order(const std::uint8_t* p, int g) {
+    const std::int32_t at[4] = {0, 16 * kGroups, 32 * kGroups, 48 * kGroups};
+    return quads<16>(p + 16 * g, at);
+  }
   static I multiply_bytes(I b, I c, I a) {  // no pair of products is as large as 32767, because levels have 4 bits
     const __m256i one = _mm256_set1_epi16(1);
     return add(a, {_mm256_madd_epi16(_mm256_maddubs_epi16(b.low, c.low), one),

@@ -90,6 +90,19 @@ struct Avx512 {
     return _mm512_shuffle_epi8(
         x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
   }
+  /// quads<16>() of group g of four rows one after the other, each of kGroups groups of 16 bytes.
+  template <int kGroups> static I quads_in_order(const std::uint8_t* p, int g) {
+    static_assert(kGroups == 1 || kGroups == 2);
+    I x = _mm512_loadu_si512(p);
+    if constexpr (kGroups == 1)
+      x = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
+    else
+      x = _mm512_permutex2var_epi32(
+          x, add(_mm512_set1_epi32(4 * g), _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27)),
+          _mm512_loadu_si512(p + 64));
+    return _mm512_shuffle_epi8(
+        x, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
+  }
   /// a[i] + the products of four bytes each, of which those of b are not negative.
   static I multiply_bytes(I b, I c, I a) { return _mm512_dpbusd_epi32(a, b, c); }
   static I load_bytes(const void* p) { return _mm512_loadu_si512(p); }

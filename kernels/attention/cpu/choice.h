@@ -82,7 +82,7 @@ struct ShareBound {
 };
 /// The bounds between which the smallest chosen share is: at least `wanted` entries have `low` or more, and fewer have
 /// `high` or more.
-struct ShareBounds {
+struct ChoiceRange {
   ShareBound low, high;
   int wanted;
   bool found() const { return low.count == wanted || high.bits - low.bits <= 1; }
@@ -127,7 +127,7 @@ template <class S>
 void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, float largest, float* work) {
   constexpr int few = 4 * kLanes;  // that are looked at alone
   constexpr std::uint32_t above_all = __builtin_bit_cast(std::uint32_t, __builtin_inff()) + 1;
-  ShareBounds bounds{{0, s.count}, {above_all, 0}, wanted};
+  ChoiceRange bounds{{0, s.count}, {above_all, 0}, wanted};
   const auto narrow = [&](std::uint32_t bits) {
     bounds.narrow({bits, shares_from<S>(s.value, s.count, __builtin_bit_cast(float, bits))});
   };

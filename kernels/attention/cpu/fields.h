@@ -26,6 +26,13 @@ constexpr float field_unit(int bits, int field) {
 
 }  // namespace
 
+template <class S, int kBits>
+[[gnu::always_inline]] inline void masked_fields(typename S::I x, typename S::I (&field)[4]) {
+  constexpr int mask = kBits == 1 ? 0x01010101 : 0x03030303;
+  field[0] = S::masked(x, mask), field[1] = S::masked(x, mask << 2), field[2] = S::masked(x, mask << 4);
+  field[3] = S::masked(S::template shifted<6>(x), mask);
+}
+
 /// Byte 4 j + r of field n is a level of row at[r] of a group, times field_unit(): that of number 16 n + j, or with 4
 /// bits as field_place() says.
 template <class S, int kBits>
@@ -47,10 +54,7 @@ template <class S, int kBits>
     field[2] = both(S::template shifted<4>(high), S::template shifted<4>(low));
     field[3] = both(S::template shifted<6>(high), S::template shifted<6>(low));
   } else {
-    constexpr int mask = kBits == 1 ? 0x01010101 : 0x03030303, bytes = kBits == 1 ? 8 : 16;
-    const typename S::I x = S::template quads<bytes>(rows, at);
-    field[0] = S::masked(x, mask), field[1] = S::masked(x, mask << 2), field[2] = S::masked(x, mask << 4);
-    field[3] = S::masked(S::template shifted<6>(x), mask);
+    masked_fields<S, kBits>(S::template quads < kBits == 1 ? 8 : 16 > (rows, at), field);
   }
 }
 

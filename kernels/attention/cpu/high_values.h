@@ -47,7 +47,8 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
     factor[h] = round_weights<S>(split, s.p + (head + h) * s.stride, s.count, half_top,
                                  split.weight_bytes + h * s.stride, s.minima + (part + h * groups) * kLanes);
   const auto row_bytes = static_cast<std::int32_t>(high_row_bytes(kBits, t.head_dim));
-  const auto* const rows = static_cast<const std::uint8_t*>(t.slot_v) + g * (kBits * kKvGroup / 8);
+  const int of_group = g * (kBits * kKvGroup / 8);  // bytes of a row before the group
+  const auto* const rows = static_cast<const std::uint8_t*>(t.slot_v);
   const std::uintptr_t soon = s.share_of_tile(4, 4 * groups);
   const std::int32_t side_by_side[4] = {0, row_bytes, 2 * row_bytes, 3 * row_bytes};
   for (int first = 0; first < s.count; first += kMostSummed) {
@@ -55,27 +56,42 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
     typename S::I sum[H][4];
     WEFT_UNROLLED (int h = 0; h < H; ++h)
       WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::no_words();
-    const auto add = [&](const std::uint8_t* from, const std::int32_t* at, int i) __attribute__((always_inline)) {
-      typename S::I field[4];
-      four_fields<S, kBits>(from, at, field);
+    const auto add = [&](const typename S::I(&field)[4], int i) __attribute__((always_inline)) {
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         const typename S::I weights = S::all_quads(split.weight_bytes + h * s.stride + i);
         WEFT_UNROLLED (int n = 0; n < 4; ++n) sum[h][n] = S::multiply_bytes(weights, field[n], sum[h][n]);
       }
     };
     int i = first;
-    if (s.runs == 1) {  // all side by side
+    const auto add_in_order = [&](const auto& find_fields) __attribute__((always_inline)) {
       const std::uint8_t* from = rows + std::int64_t{s.slot[first]} * row_bytes;
       for (; i + 4 <= end; i += 4, from += 4 * row_bytes) {
         if (head == 0) s.coming->go_on(soon);
-        add(from, side_by_side, i);
+        typename S::I field[4];
+        find_fields(from, field);
+        add(field, i);
       }
+    };
+    const auto in_groups = [&]<int kGroups>() __attribute__((always_inline)) {
+      add_in_order([&](const std::uint8_t* from, typename S::I(&field)[4]) __attribute__((always_inline)) {
+        masked_fields<S, kBits>(S::template quads_in_order<kGroups>(from, g), field);
+      });
+    };
+    if (s.runs == 1) {  // all side by side
+      if (kBits == 2 && groups == 1) in_groups.template operator()<1>();
+      else if (kBits == 2 && groups == 2) in_groups.template operator()<2>();
+      else
+        add_in_order([&](const std::uint8_t* from, typename S::I(&field)[4]) __attribute__((always_inline)) {
+          four_fields<S, kBits>(from + of_group, side_by_side, field);
+        });
     }
     for (; i < end; i += 4) {  // those past the last come once more, with the weight 0
       const std::int32_t* const slot = s.slot + i;
       std::int32_t at[4];
       for (int r = 0; r < 4; ++r) at[r] = (slot[r] - slot[0]) * row_bytes;
-      add(rows + std::int64_t{slot[0]} * row_bytes, at, i);
+      typename S::I field[4];
+      four_fields<S, kBits>(rows + std::int64_t{slot[0]} * row_bytes + of_group, at, field);
+      add(field, i);
     }
     WEFT_UNROLLED (int h = 0; h < H; ++h)
       WEFT_UNROLLED (int n = 0; n < 4; ++n) {

@@ -112,6 +112,10 @@ struct Plain {
       return four(byte(0), byte(1), byte(2), byte(3));
     });
   }
+  template <int kGroups> static I quads_in_order(const std::uint8_t* p, int g) {
+    const std::int32_t at[4] = {0, 16 * kGroups, 32 * kGroups, 48 * kGroups};
+    return quads<16>(p + 16 * g, at);
+  }
   static I multiply_bytes(const I& b, const I& c, const I& a) {
     return each_integer([&](int i) {
       std::int32_t sum = static_cast<std::int32_t>(a.at[i]);

@@ -38,7 +38,7 @@ struct DecodeEntries {
   Coming* coming = nullptr;                    // what is prefetched meanwhile
   std::uintptr_t tile_bytes = 0;               // of it, for a tile
   int first_empty = -1, first_cold_empty = -1;
-  /// What is to be prefetched with some entries, if with all of them a part of a tile is.
+  /// The bytes to prefetch with some entries, if with all of them one of `parts` of a tile is prefetched.
   [[gnu::always_inline]] std::uintptr_t share_of_tile(int entries, int parts) const {
     return tile_bytes * static_cast<std::uintptr_t>(entries) / static_cast<std::uintptr_t>(parts * count);
   }
