@@ -67,7 +67,7 @@ class ConfigMaker {
                {"torch_dtype", name_of(float_type(model_))},
                {"hidden_act", activation()},
                {"hidden_size", hidden_},
-               {"intermediate_size", integer("feed_forward_length")},
+               {"intermediate_size", is_gemma4() ? gguf_gemma4_width(gguf_) : integer("feed_forward_length")},
                {"num_hidden_layers", layers_},
                {"num_attention_heads", heads_},
                {"num_key_value_heads", kv_heads()},
@@ -135,14 +135,14 @@ class ConfigMaker {
       for (const char* rest : keys)
         if (has(rest) && !is_zero(key(rest))) refuse_key(key(rest));
     };
-    refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
-            "attention.temperature_scale", "embedding_length_per_layer_input", "rope.global.freq_base",
+    refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale", "rope.global.freq_base",
             "rope.local.freq_base", "expert_chunk_feed_forward_length", "moe_every_n_layers"});
     const auto refuse_unless = [&](bool read, std::initializer_list<const char*> keys) {
       if (!read) refuse(keys);
     };
     const bool deepseek = architecture_.deepseek, ernie = family_ == "ernie4_5_moe",
                hunyuan = family_ == "hunyuan_v1_moe";
+    refuse_unless(is_gemma4(), {"attention.shared_kv_layers", "embedding_length_per_layer_input"});
     refuse_unless(architecture_.images, {"rope.dimension_sections"});
     refuse_unless(deepseek,
                   {"nextn_predict_layers", "expert_group_count", "expert_group_used_count", "expert_weights_scale"});

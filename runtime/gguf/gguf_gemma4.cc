@@ -48,15 +48,25 @@ std::int64_t turning(const GgufModel& model, std::int64_t head) {
   return 2 * (stays - divisors.begin());
 }
 
+const std::vector<std::int64_t>* list_of(const Gguf& gguf, const std::string& name) {
+  const auto found = gguf.metadata.find(name);
+  return found == gguf.metadata.end() ? nullptr : std::get_if<std::vector<std::int64_t>>(&found->second);
+}
+
+/// The last layers, which have no keys and values.
+std::int64_t sharing_layers(const Gguf& gguf) {
+  return gguf.integer(own_key("attention.shared_kv_layers"), 0, kMostOfGemma4, 0);
+}
+
 /// The KV heads of the layers with a window, and of those without: a list has those of each layer.
 void add_kv_heads(const Gguf& gguf, ordered_json& config) {
   const std::string name = own_key("attention.head_count_kv");
-  const auto found = gguf.metadata.find(name);
-  if (found == gguf.metadata.end() || !std::holds_alternative<std::vector<std::int64_t>>(found->second)) {
+  const auto* const found = list_of(gguf, name);
+  if (!found) {
     config["num_key_value_heads"] = gguf.integer(name, 1, kMostOfGemma4, config["num_attention_heads"]);
     return;
   }
-  const auto& heads = std::get<std::vector<std::int64_t>>(found->second);
+  const std::vector<std::int64_t>& heads = *found;
   const ordered_json& types = config["layer_types"];
   std::int64_t sliding = 0, global = 0;
   bool alike = heads.size() == types.size();
@@ -73,11 +83,12 @@ void add_kv_heads(const Gguf& gguf, ordered_json& config) {
   if (global > 0) config["num_global_key_value_heads"] = global;
 }
 
-/// Whether the layers without a window take keys for values: they have no matrix of their own for them.
-bool has_values_of_keys(const GgufModel& model, const ordered_json& config) {
+/// Whether the layers without a window take keys for values: they have no matrix of their own for them. The last
+/// `shared` layers have neither.
+bool has_values_of_keys(const GgufModel& model, const ordered_json& config, std::int64_t shared) {
   const ordered_json& types = config.at("layer_types");
   std::size_t without = 0, all = 0;
-  for (std::size_t layer = 0; layer < types.size(); ++layer) {
+  for (std::size_t layer = 0; layer + static_cast<std::size_t>(shared) < types.size(); ++layer) {
     if (types[layer] != "full_attention") continue;
     ++all;
     if (!model.tensor("blk." + std::to_string(layer) + ".attn_v.weight")) ++without;
@@ -92,12 +103,6 @@ bool has_values_of_keys(const GgufModel& model, const ordered_json& config) {
 }  // namespace
 
 void check_gguf_gemma4(const Gguf& gguf) {
-  for (const auto& [rest, what] :
-       {std::pair{"embedding_length_per_layer_input", "embeddings of each layer, as E2B and E4B have, are not read"},
-        {"attention.shared_kv_layers", "layers that share keys and values, as E2B and E4B have, are not supported"}})
-    if (const std::int64_t value = gguf.integer(own_key(rest), 0, kMostOfGemma4, 0); value != 0)
-      gguf.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(own_key(rest)) + " is " +
-                                               std::to_string(value) + ", wanted 0: " + what);
   own_integer(gguf, "attention.sliding_window");
   const std::string type = own_key("rope.scaling.type");
   for (const auto& [name, value] : gguf.metadata)
@@ -109,15 +114,42 @@ std::int64_t gguf_gemma4_head(const Gguf& gguf) {
   return head_of(gguf, "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa");
 }
 
+std::int64_t gguf_gemma4_width(const Gguf& gguf) {
+  const std::string name = own_key("feed_forward_length");
+  const auto* const widths = list_of(gguf, name);
+  if (!widths) return gguf.integer(name, 1, kMostOfGemma4);
+  const std::int64_t layers = own_integer(gguf, "block_count"), own = layers - sharing_layers(gguf),
+                     first = widths->empty() ? 0 : widths->front();
+  bool known = std::ssize(*widths) == layers && first > 0 && first <= kMostOfGemma4;
+  for (std::int64_t layer = 0; known && layer < layers; ++layer)
+    known = (*widths)[static_cast<std::size_t>(layer)] == (layer < own ? first : widths->back());
+  if (!known || (widths->back() != first && widths->back() != 2 * first))
+    gguf.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(name) + " is no list of " +
+                                             std::to_string(layers) +
+                                             " widths, the same in all layers but those without keys and values, which "
+                                             "may be twice as wide");
+  return first;
+}
+
 void add_gguf_gemma4(const GgufModel& model, ordered_json& config) {
   const Gguf& gguf = model.first();
   const std::int64_t head = head_of(gguf, "attention.key_length", "attention.value_length", "rope.dimension_count");
   config["hidden_activation"] = config["hidden_act"];
-  config["hidden_size_per_layer_input"] = 0;
-  config["num_kv_shared_layers"] = 0;
+  const std::int64_t inputs = gguf.integer(own_key("embedding_length_per_layer_input"), 0, kMostOfGemma4, 0),
+                     shared = sharing_layers(gguf);
+  config["hidden_size_per_layer_input"] = inputs;
+  config["num_kv_shared_layers"] = shared;
+  if (const auto* const widths = list_of(gguf, own_key("feed_forward_length")))
+    config["use_double_wide_mlp"] = widths->back() != widths->front();
+  if (inputs > 0) {
+    const GgufTensor* const table = model.tensor("per_layer_token_embd.weight");
+    if (!table || table->shape.size() != 2)
+      gguf.refuse(GgufFault::bad_tensor, "has no matrix 'per_layer_token_embd.weight', the inputs of its layers");
+    config["vocab_size_per_layer_input"] = table->shape.front();
+  }
   config["global_head_dim"] = head;
   add_kv_heads(gguf, config);
-  config["attention_k_eq_v"] = has_values_of_keys(model, config);
+  config["attention_k_eq_v"] = has_values_of_keys(model, config, shared);
   const auto number = [&](const char* rest, double fallback) {
     return gguf.has(own_key(rest)) ? gguf.number(own_key(rest)) : fallback;
   };

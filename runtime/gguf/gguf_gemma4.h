@@ -8,13 +8,17 @@
 
 namespace weft::runtime {
 
-/// Refuses, by its key, what E2B and E4B have besides, and what no published model has. Throws GgufError.
+/// Refuses, by its key, what no published model has. Throws GgufError.
 void check_gguf_gemma4(const Gguf& gguf);
 
 /// The numbers of a head in layers with a window.
 std::int64_t gguf_gemma4_head(const Gguf& gguf);
 
-/// Adds the other heads, rotation, experts and cap to `config`, in which the layers' types stand. Throws GgufError.
+/// The width of an mlp; a list has those of each layer, of which the last may be twice as wide.
+std::int64_t gguf_gemma4_width(const Gguf& gguf);
+
+/// Adds the other heads, rotation, experts, inputs of layers, layers that share keys and cap to `config`, in which the
+/// layers' types stand. Throws GgufError.
 void add_gguf_gemma4(const GgufModel& model, nlohmann::ordered_json& config);
 
 }  // namespace weft::runtime

@@ -215,6 +215,13 @@ constexpr GgufArchitecture kGemma4Mixture{.name = "gemma4",
                                           .windows = true,
                                           .full_every = 6,
                                           .experts = "num_experts"};
+/// So have they with inputs of layers.
+constexpr GgufArchitecture kGemma4Small{.name = "gemma4",
+                                        .model_type = "gemma4_text",
+                                        .class_name = "Gemma4ForCausalLM",
+                                        .parts = kGemma4Parts | kLayerInputs,
+                                        .windows = true,
+                                        .full_every = 6};
 /// With sliding windows the files of OLMo 2 are those of OLMo 3.
 constexpr GgufArchitecture kOlmo3{.name = "olmo2",
                                   .model_type = "olmo3",
@@ -223,10 +230,14 @@ constexpr GgufArchitecture kOlmo3{.name = "olmo2",
                                   .windows = true,
                                   .full_every = 4};
 
-constexpr std::array<std::pair<const char*, const char*>, 4> kWhole{{{"token_embd.weight", "model.embed_tokens.weight"},
-                                                                     {"output_norm.weight", "model.norm.weight"},
-                                                                     {"output_norm.bias", "model.norm.bias"},
-                                                                     {"output.weight", "lm_head.weight"}}};
+constexpr std::array<std::pair<const char*, const char*>, 7> kWhole{
+    {{"token_embd.weight", "model.embed_tokens.weight"},
+     {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+     {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+     {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"},
+     {"output_norm.weight", "model.norm.weight"},
+     {"output_norm.bias", "model.norm.bias"},
+     {"output.weight", "lm_head.weight"}}};
 struct LayerName {
   const char *gguf, *name;
   unsigned parts;        // the groups that it is of
@@ -293,6 +304,9 @@ constexpr std::array kLayer{
     LayerName{"ffn_up_exps.bias", "mlp.experts.*.up_proj.bias", kGptOss},
     LayerName{"ffn_down_exps.bias", "mlp.experts.*.down_proj.bias", kGptOss},
     LayerName{"layer_output_scale.weight", "layer_scalar", kLayerScale},
+    LayerName{"inp_gate.weight", "per_layer_input_gate.weight", kLayerInputs},
+    LayerName{"proj.weight", "per_layer_projection.weight", kLayerInputs},
+    LayerName{"post_norm.weight", "post_per_layer_input_norm.weight", kLayerInputs},
     LayerName{"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", kGemma4Experts},
     LayerName{"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", kGemma4Experts},
     LayerName{"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", kGemma4Experts},
@@ -326,10 +340,11 @@ std::int64_t rows_of_head(const Gguf& gguf, const GgufArchitecture& architecture
 const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
   const std::string& name = gguf.text("general.architecture");
   if (name == kOlmo3.name && gguf_window(gguf, kOlmo3) > 0) return kOlmo3;
-  for (const GgufArchitecture* const mixture : {&kMixtral, &kGemma4Mixture})
-    if (name == mixture->name &&
-        gguf.integer(name + ".expert_count", 0, std::numeric_limits<std::int32_t>::max(), 0) > 0)
-      return *mixture;
+  for (const auto& [special, key] : {std::pair{&kMixtral, ".expert_count"},
+                                     {&kGemma4Mixture, ".expert_count"},
+                                     {&kGemma4Small, ".embedding_length_per_layer_input"}})
+    if (name == special->name && gguf.integer(name + key, 0, std::numeric_limits<std::int32_t>::max(), 0) > 0)
+      return *special;
   std::string known;
   for (const GgufArchitecture& architecture : kArchitectures) {
     if (name == architecture.name) return architecture;

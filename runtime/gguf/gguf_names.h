@@ -27,6 +27,7 @@ inline constexpr unsigned kStarcoder = 1 << 25;                            ///< 
 inline constexpr unsigned kHunyuanNorms = 1 << 26, kHunyuanMoe = 1 << 27;  ///< norms of heads; router and shared expert
 inline constexpr unsigned kLayerScale = 1 << 28,
                           kGemma4Experts = 1 << 29;  ///< experts, their router and scales, norms beside the mlp's
+inline constexpr unsigned kLayerInputs = 1 << 30;    ///< products and norms of the inputs of layers
 }  // namespace gguf_parts
 
 /// A family of models as GGUF names it.

@@ -285,7 +285,8 @@ TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][
                                                          {"nemotron-f16", "nemotron-f16"},
                                                          {"starcoder2-bf16", "starcoder2-slides-bf16"},
                                                          {"gemma4-bf16", "gemma4-slides-bf16"},
-                                                         {"gemma4-experts-f32", "gemma4-slides-experts-f32"}};
+                                                         {"gemma4-experts-f32", "gemma4-slides-experts-f32"},
+                                                         {"gemma4-shared-bf16", "gemma4-slides-shared-bf16"}};
   if (on_gpu() && !exhaustive()) files.resize(2);  // the simulated GPU is slow
   if (on_gpu()) std::erase_if(files, [](const auto& file) { return rounds_to_other_experts(file.second); });
   const auto [file, golden] = GENERATE_COPY(from_range(files));

@@ -248,10 +248,25 @@ TEST_CASE("a GGUF file of Gemma 4 has heads, rotation and experts of its own in 
     CHECK_THROWS_WITH(config_of(file), Contains(words));
   };
   refused(experts(), "has no 'gemma4.expert_feed_forward_length'");
-  refused(tiny_gemma4("attention.shared_kv_layers").integer("gemma4.attention.shared_kv_layers", 1),
-          "'gemma4.attention.shared_kv_layers' is 1, wanted 0: layers that share keys and values, as E2B and E4B have");
-  refused(tiny_gemma4("embedding_length_per_layer_input").integer("gemma4.embedding_length_per_layer_input", 256),
-          "'gemma4.embedding_length_per_layer_input' is 256, wanted 0: embeddings of each layer, as E2B and E4B have");
+  const auto wide = [](const std::vector<std::int32_t>& widths) {
+    return tiny_gemma4("attention.shared_kv_layers feed_forward_length")
+        .integer("gemma4.attention.shared_kv_layers", 1)
+        .integers("gemma4.feed_forward_length", widths);
+  };
+  const auto sharing = config_of(wide({32, 64}));
+  CHECK((sharing.at("num_kv_shared_layers") == 1 && sharing.at("use_double_wide_mlp") == true));
+  CHECK((sharing.at("intermediate_size") == 32 && sharing.at("attention_k_eq_v") == false));
+  CHECK(config_of(wide({32, 32})).at("use_double_wide_mlp") == false);
+  for (const auto& widths : std::vector<std::vector<std::int32_t>>{{32}, {32, 96}, {0, 0}})
+    refused(wide(widths), "'gemma4.feed_forward_length' is no list of 2 widths");
+  refused(tiny_gemma4("feed_forward_length").integers("gemma4.feed_forward_length", {32, 64}),
+          "is no list of 2 widths");
+  const auto with_inputs = [] {
+    return tiny_gemma4("embedding_length_per_layer_input").integer("gemma4.embedding_length_per_layer_input", 4);
+  };
+  refused(with_inputs(), "has no matrix 'per_layer_token_embd.weight'");
+  const auto inputs = config_of(with_inputs().tensor("per_layer_token_embd.weight", {8, 9}, 0, std::string(288, '\0')));
+  CHECK((inputs.at("hidden_size_per_layer_input") == 4 && inputs.at("vocab_size_per_layer_input") == 9));
   refused(tiny_gemma4("attention.sliding_window"), "has no 'gemma4.attention.sliding_window'");
   refused(tiny_gemma4("attention.key_length_swa"), "has no 'gemma4.attention.key_length_swa'");
   refused(tiny_gemma4("attention.value_length").integer("gemma4.attention.value_length", 16),

@@ -79,7 +79,8 @@ class Case(unittest.TestCase):
         prompts = [{"id": i, "prompt_ids": [(7 * i + 3 * j) % 128 + 3 for j in range(length)], "max_tokens": 12, "logprobs": 10,
                     "prompt_logprobs": 5} for i, length in enumerate((2, 15, 40, 70))]  # windows have 16 tokens
         write_lines(self.folder / "in.jsonl", prompts)
-        for file, folder in (("gemma4-bf16", "gemma4-slides-bf16"), ("gemma4-experts-f32", "gemma4-slides-experts-f32")):
+        for file, folder in (("gemma4-bf16", "gemma4-slides-bf16"), ("gemma4-experts-f32", "gemma4-slides-experts-f32"),
+                             ("gemma4-shared-bf16", "gemma4-slides-shared-bf16")):
             lines = []
             for model in (GGUF / f"{file}.gguf", GGUF.parent / "golden" / folder):
                 self.answers(model, "--dtype", "float32", *PLACEMENT)
