@@ -33,8 +33,7 @@ void require_invariance(const policy::Policy& policy, const policy::ScheduleShap
   if (policy.experts_on_host > 0)
     throw UsageError(
         "--deterministic: the device computes all experts in a block's first sweep and the host a share of them later, "
-        "so "
-        "an answer would depend on when its prompt begins; leave --experts and \"experts\" out");
+        "so an answer would depend on when its prompt begins; leave --experts and \"experts\" out");
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 1; batch < shape.batches; ++batch)
       if (shape.host_attends[shape.kv_index(layer, batch)] != shape.host_attends[shape.kv_index(layer, 0)])

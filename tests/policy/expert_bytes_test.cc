@@ -22,14 +22,7 @@ namespace {
 constexpr std::int64_t kPrompt = 3, kSweeps = 8;
 
 /// 64 experts a layer in 13 units, of which a token chooses 8.
-ModelSpec sparse_decoder() {
-  ModelSpec model = test::decoder(4, 512, 8, 1000);
-  model.architecture = "qwen3_moe";
-  model.rotary = {1};
-  model.position_offset = 0;
-  model.experts = {.count = 64, .chosen = 8, .ffn = 128};
-  return model;
-}
+ModelSpec sparse_decoder() { return test::sparse_decoder(4, 512, 8, 1000, {.count = 64, .chosen = 8, .ffn = 128}); }
 
 Made made_of(const test::Rates& rates, std::optional<std::int64_t> requests) {
   return Made(sparse_decoder(), kPrompt, kSweeps + 1, requests,

@@ -15,14 +15,7 @@ using test::Made;
 namespace {
 
 /// 32 experts a layer, of which a token chooses 4: 0.8 GB, nearly all of it experts.
-ModelSpec shared_decoder() {
-  ModelSpec model = test::decoder(4, 1024, 8, 1000);
-  model.architecture = "qwen3_moe";
-  model.rotary = {1};
-  model.position_offset = 0;
-  model.experts = {.count = 32, .chosen = 4, .ffn = 1024};
-  return model;
-}
+ModelSpec shared_decoder() { return test::sparse_decoder(4, 1024, 8, 1000, {.count = 32, .chosen = 4, .ffn = 1024}); }
 
 /// A link that brings 2 GB/s and a host that reads 60 GB/s; the other way round a host of few cores.
 constexpr test::Rates kSlowLink{.link = 2e9}, kFastLink{.link = 60e9, .host_attention = 4e9};

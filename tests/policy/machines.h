@@ -53,6 +53,16 @@ inline policy::ModelSpec decoder(int layers, int hidden, int heads, int vocab) {
   return model;
 }
 
+/// A decoder of Qwen3's kind with experts in all layers.
+inline policy::ModelSpec sparse_decoder(int layers, int hidden, int heads, int vocab, const policy::Experts& experts) {
+  policy::ModelSpec model = decoder(layers, hidden, heads, vocab);
+  model.architecture = "qwen3_moe";
+  model.rotary = {1};
+  model.position_offset = 0;
+  model.experts = experts;
+  return model;
+}
+
 /// A problem with all that it refers to; does not move.
 struct Made {
   policy::ModelSpec model;

@@ -37,19 +37,17 @@ template <class S> SplitEntries lay_out_split(const DecodeEntries& s, float* at)
 }
 
 /// s.value = the share of each entry, summed over the query heads: of the logits in s.p, or of given probabilities. The
-/// entries that are read whatever their share have more than any share. `work` [entries]. Returns the largest share of
-/// the others.
+/// entries that are read whatever their share have more than any share. `work` [entries]. Returns the largest
+/// share.
 template <class S> float find_shares(const DecodeEntries& s, float* work) {
   constexpr float of_sink = 1e38f;
   const DecodeTile& t = s.tile;
   for (int g = 0; g < t.group; ++g) {
-    const float* const p = s.p + g * s.stride;
-    float* const share = g == 0 ? s.value : work;
-    if (!t.probabilities) softmax<S>(p, share, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
-    if (t.probabilities && g == 0)
-      for (int i = 0; i < s.count; i += kLanes) S::store(share + i, S::load(p + i));
-    for (int i = 0; g > 0 && i < s.count; i += kLanes)
-      S::store(s.value + i, S::add(S::load(s.value + i), S::load((t.probabilities ? p : work) + i)));
+    float* const made = g == 0 ? s.value : work;
+    if (!t.probabilities) softmax<S>(s.p + g * s.stride, made, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
+    const float* const share = t.probabilities ? s.p + g * s.stride : made;
+    for (int i = 0; share != s.value && i < s.count; i += kLanes)
+      S::store(s.value + i, g == 0 ? S::load(share + i) : S::add(S::load(s.value + i), S::load(share + i)));
   }
   const std::int32_t newest = t.token - t.keep.read_newest();  // the last that has to be chosen
   const std::uintptr_t soon = s.share_of_tile(kLanes, 8);
@@ -121,8 +119,8 @@ template <class S> int list_shares(const DecodeEntries& s, float low, float high
   return count;
 }
 
-/// Chooses `wanted` entries, fewer than there are, by s.value. `largest`: the largest share of those that need not be
-/// chosen. `work` [entries].
+/// Chooses `wanted` entries, fewer than there are, by s.value. `largest`: the largest share. `work`
+/// [entries].
 template <class S>
 void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, float largest, float* work) {
   constexpr int few = 4 * kLanes;  // that are looked at alone
@@ -137,7 +135,7 @@ void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, flo
     const int above = bounds.high.count;
     const int between = list_shares<S>(s, bounds.low.share(), bounds.high.share(), split.chosen);
     for (int i = 0; i < between; ++i) work[i] = s.value[split.chosen[i]];
-    for (int i = between; i < few; ++i) work[i] = -1;
+    for (int i = between; i < whole_vectors(between); ++i) work[i] = -1;
     while (!bounds.found()) {
       const std::uint32_t middle = bounds.middle();
       bounds.narrow({middle, above + shares_from<S>(work, between, __builtin_bit_cast(float, middle))});
