@@ -217,7 +217,7 @@ class ConfigMaker {
     const std::string begin = key("rope.scaling.");
     for (const auto& [name, value] : gguf_.metadata)
       if (name.starts_with(begin) &&
-          std::none_of(read.begin(), read.end(), [&](const char* rest) { return name == begin + rest; }))
+          std::none_of(read.begin(), read.end(), [&begin, &found = name](const char* rest) { return found == begin + rest; }))
         refuse_key(name);
   }
 

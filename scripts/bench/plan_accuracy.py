@@ -6,11 +6,12 @@ Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; befo
 out. With --jobs the planner's own picks for request files are timed instead: ragged lengths, a number of requests just
 above a power of two, equal prompts, prompts that several requests share, and n choices; with --prefixes, those for long
 prompts and for prompts that begin alike; each such run measures the machine briefly, as weft generate does. With
---experts the placements of a small model with experts are timed. With --pick the planner's policy for a model that does
+--experts the placements of a small model with experts are timed, with --coarse those rules for keys and values that fit in
+2.5 GiB beside OPT-1.3B's weights of 4 bits. With --pick the planner's policy for a model that does
 not fit is timed against twenty others, also in rounds: ten of them one step away from it, ten drawn at random from those
 that fit. Nothing else should run on the machine.
 
-  scripts/bench/plan_accuracy.py [--jobs | --prefixes | --experts | --pick] [--only WORD] [--rounds N] [--report FILE]
+  scripts/bench/plan_accuracy.py [--jobs | --prefixes | --experts | --coarse | --pick] [--only WORD] [--rounds N] [--report FILE]
 """
 
 import argparse
@@ -112,12 +113,27 @@ def experts():
              ("weights on disk, block 256", policy_of(128, 2, NOTHING, ALL, FULL))]]
 
 
-def accuracy(chosen, rounds, results):
+def coarse():
+    """Rows of int8, and those of which only the highest bits are stored, or read, for most tokens."""
+    weights = {"device": 1.0, "dtype": "int4"}
+
+    def policy(words, retention, kv):
+        return "opt-1.3b", 512, 512, words, {**policy_of(20, 1, weights, {"device": 1.0, **kv}, FULL), "retention": retention}
+
+    def cold(share, keys, values):
+        return policy(f"h2o:{share}:{share}:cold=1.0@int8:{keys}:{values}", {"rule": "h2o", "heavy": share, "recent": share,
+                      "of": "prompt+generation", "cold": 1.0}, {"dtype": "int8", "coarse": {"keys": keys, "values": values}})
+
+    return [policy("h2o:0.236:0.236@int8", {"rule": "h2o", "heavy": 0.236, "recent": 0.236, "of": "prompt+generation"},
+                   {"dtype": "int8"}), cold(0.05, 4, 2), cold(0.017, 3, 2)]
+
+
+def accuracy(chosen, rounds, results, *flags):
     reports = [[] for _ in chosen]
     for number in range(rounds):
         machine = measured_machine()
         for (model, prompt, generation, name, policy), of_run in zip(chosen, reports):
-            of_run.append(bench(machine, model, prompt, generation, policy))
+            of_run.append(bench(machine, model, prompt, generation, policy, *flags))
             results.append({"round": number, "model": model, "name": name, "report": of_run[-1]})
     print("| run | prefill | predicted | decode | predicted | total | predicted | predicted / measured (min-max) |")
     print("|---|---|---|---|---|---|---|---|")
@@ -286,6 +302,7 @@ def main():
     what.add_argument("--jobs", action="store_true", help="time the planner's picks for request files")
     what.add_argument("--prefixes", action="store_true", help="the same for long prompts and for those that begin alike")
     what.add_argument("--experts", action="store_true", help="time placements of a model with experts")
+    what.add_argument("--coarse", action="store_true", help="time cold tokens and h2o over int8 at like bytes")
     what.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
     parser.add_argument("--only", default="", help="with --jobs or --prefixes: those whose name has this")
     parser.add_argument("--report", help="write all reports to this file")
@@ -297,6 +314,8 @@ def main():
         jobs(equal_jobs() if options.jobs else prefix_jobs(), options.rounds, results, options.only)
     elif options.pick:
         pick(options.rounds, results)
+    elif options.coarse:
+        accuracy(coarse(), options.rounds, results, "--no-warm-up", "--project", "4", "--device-memory", "2560MiB")
     else:
         accuracy(experts() if options.experts else dense(), options.rounds, results)
     if options.report:
