@@ -100,11 +100,15 @@ void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) 
   std::vector<Linear> products;
   for (const LinearGroup::Part& part : op.parts)
     if (part.weight.rows > 0) products.push_back(op.linear(part));
-  const auto alike = [&](const Linear& product) {
-    return is_integer_product(product) && product.weight.group == products.front().weight.group;
-  };
-  if (op.x.rows > 0 && !products.empty() && std::all_of(products.begin(), products.end(), alike))
-    return linear_int8(products, pool, path);
+  if (op.x.rows > 0 && std::all_of(products.begin(), products.end(), is_integer_product)) {
+    for (auto first = products.begin(); first != products.end();) {
+      const auto alike = [group = first->weight.group](const Linear& product) { return product.weight.group == group; };
+      const auto end = std::stable_partition(first, products.end(), alike);
+      linear_int8({first, end}, pool, path);
+      first = end;
+    }
+    return;
+  }
   if (op.x.rows > 0 && !products.empty() && path == LinearPath::automatic &&
       std::all_of(products.begin(), products.end(), is_bf16_product))
     return linear_bf16(products, pool);

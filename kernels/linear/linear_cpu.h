@@ -20,7 +20,8 @@ enum class LinearPath { automatic, amx, avx512, avx2, plain };
 /// and 2 MiB for each (or with AMX a tile of int8 weights, if that is more); the plain path needs one row of weights in
 /// fp32 for each. Throws UsageError if this processor does not have `path`, CapacityError without memory.
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);
-/// The same of a group, with the same bits: in integer arithmetic x becomes levels once for all products.
+/// The same of a group, with the same bits: in integer arithmetic x becomes levels once for all products in groups of
+/// one size.
 void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);
 
 /// The paths of this processor, the fastest first; the last is LinearPath::plain.

@@ -201,6 +201,7 @@ std::vector<std::string> read_names(Part& fields, const std::string& key) {
 
 constexpr std::int64_t kWithTables = 2;  // the version of copies in which levels stand for others
 constexpr std::int64_t kWithHead = 3;    // the version of copies in which the head has levels, maybe with such tables
+constexpr std::int64_t kWithGroups = 4;  // the version of copies in which groups differ, maybe with all of these
 
 LevelTable table_named(Part& fields, const char* key, const std::string& name) {
   for (const LevelTable table : kLevelTableKinds)
@@ -215,17 +216,31 @@ DType level_type(Part& fields, const char* key) {
   fields.refuse_field(key, "int4, int8 or float8");
 }
 
+void read_groups(Part& fields, Quantisation& to) {
+  Part others(fields.at("modules_by_group_size"), fields.where + ".modules_by_group_size");
+  std::size_t known = 0;
+  for (const int group : {16, 32, 64, 128}) {
+    const std::string key = std::to_string(group);
+    known += others.absent(key) ? 0 : 1;
+    for (const std::string& name : read_names(others, key)) to.other_groups[name] = group;
+  }
+  if (known != fields.at("modules_by_group_size").size())
+    fields.refuse_field("modules_by_group_size", "lists by group sizes of 16, 32, 64 or 128");
+}
+
 Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
-  const auto version = fields.integer("version", 1, kWithHead);
+  const auto version = fields.integer("version", 1, kWithGroups);
   found.dtype = level_type(fields, "dtype");
   found.group = static_cast<int>(fields.integer("group_size", 1, 1 << 20));
   if (!is_group_size(found.group)) fields.refuse_field("group_size", kGroupSizes);
   found.uniform = fields.flag("uniform", false);
   found.plain = read_names(fields, "modules_to_not_convert");
   found.int8 = read_names(fields, "modules_in_int8");
-  if (version == kWithHead) found.head = level_type(fields, "head_dtype");
-  if (version < kWithTables || (found.head && fields.absent("level_table"))) return found;
+  if (version == kWithGroups) read_groups(fields, found);
+  if (version == kWithHead || (version > kWithHead && !fields.absent("head_dtype")))
+    found.head = level_type(fields, "head_dtype");
+  if (version < kWithTables || (version > kWithTables && fields.absent("level_table"))) return found;
   found.table = table_named(fields, "level_table", fields.text("level_table"));
   if (fields.absent("modules_by_level_table")) return found;
   Part others(fields.at("modules_by_level_table"), fields.where + ".modules_by_level_table");
@@ -295,9 +310,10 @@ Quantisation quantisation_from_config(const json& config, const std::string& whe
 nlohmann::ordered_json to_config(const Quantisation& quantisation) {
   const bool has_tables = quantisation.table != LevelTable::even || !quantisation.other_tables.empty();
   nlohmann::ordered_json config = {{"quant_method", "weft"},
-                                   {"version", quantisation.head ? kWithHead
-                                               : has_tables      ? kWithTables
-                                                                 : 1},
+                                   {"version", !quantisation.other_groups.empty() ? kWithGroups
+                                               : quantisation.head                ? kWithHead
+                                               : has_tables                       ? kWithTables
+                                                                                  : 1},
                                    {"dtype", name_of(quantisation.dtype)},
                                    {"group_size", quantisation.group}};
   if (quantisation.uniform) config["uniform"] = true;
@@ -307,6 +323,8 @@ nlohmann::ordered_json to_config(const Quantisation& quantisation) {
   if (has_tables) config["level_table"] = name_of(quantisation.table);
   for (const auto& [name, table] : quantisation.other_tables)
     array_at(object_at(config, "modules_by_level_table"), name_of(table)).push_back(name);
+  for (const auto& [name, group] : quantisation.other_groups)
+    array_at(object_at(config, "modules_by_group_size"), std::to_string(group)).push_back(name);
   return config;
 }
 

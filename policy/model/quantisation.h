@@ -48,6 +48,7 @@ struct Quantisation {
   /// weft: what levels of int4 stand for, but in the matrices that are listed with another table.
   LevelTable table = LevelTable::even;
   std::map<std::string, LevelTable> other_tables = {};
+  std::map<std::string, int> other_groups = {};  ///< weft: the matrices whose groups have another size than `group`
 
   /// The type of the head's levels, if the head keeps those of the checkpoint. All other heads are floats.
   std::optional<DType> head = {};
@@ -55,6 +56,11 @@ struct Quantisation {
   LevelTable table_of(const std::string& matrix) const {
     const auto other = other_tables.find(matrix);
     return other == other_tables.end() ? table : other->second;
+  }
+
+  int group_of(const std::string& matrix) const {
+    const auto other = other_groups.find(matrix);
+    return other == other_groups.end() ? group : other->second;
   }
 
   explicit operator bool() const { return packing != Packing::none; }

@@ -101,7 +101,9 @@ void print_quantised(const ModelSource& source) {
 std::string form_of(const policy::Quantisation& how, const std::string& levels) {
   if (!how.keeps_levels()) return "computed with as floats";
   if (how.dtype == DType::f8) return "floats of 8 bits with scales";
-  return levels + " in " + (how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group * how.repeats));
+  const char* const most = how.packing == policy::Quantisation::Packing::gguf ? "at most " : "";
+  return levels + " in " +
+         (how.whole_rows ? "whole rows" : fmt::format("groups of {}{}", most, how.group * how.repeats));
 }
 
 /// Prints the checkpoint's own quantisation, and how much of the model it covers.

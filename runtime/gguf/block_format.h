@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,6 +27,7 @@ struct BlockFormat {
   int group = 1;                        ///< numbers that share a scale
   LevelTable table = LevelTable::even;  ///< the meaning of i4's levels
   bool exact = true;                    ///< scales and minima are numbers of fp16, if they are in its range
+  std::optional<int> zero = {};         ///< if not exact: what all levels of 0 stand for, if they stand for one
   void (*read)(const std::byte* block, const BlockParts& to) = nullptr;  ///< null for floats
 
   bool is_float() const { return numbers == 1; }

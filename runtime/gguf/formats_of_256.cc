@@ -1,6 +1,6 @@
 // runtime/gguf/formats_of_256.cc: blocks of 256 numbers in groups of 32 or 16. A group's scale is a number of 4 to 8
 // bits times the block's scale in fp16, which is exact in fp32 but not in fp16. Q3_K's are so small that the products
-// of levels and scales are levels of 8 bits, exactly. TQ1_0 and TQ2_0 have one scale for a block.
+// of levels and scales are levels of 8 bits in groups of 32, exactly. TQ1_0 and TQ2_0 have one scale for a block.
 #include <array>
 
 #include "runtime/gguf/block_reader.h"
@@ -67,7 +67,9 @@ void q5_k(const std::byte* block, const BlockParts& to) {
     to.levels[i] |= static_cast<std::uint8_t>((byte_at(high, i % 32) >> i / 32 & 1) << 4);
 }
 
-/// Each half of a block has 64 bytes of low halves and 32 bytes of high pairs of bits.
+constexpr int kZeroOfQ6K = 32;
+
+/// Groups of 16. Each half of a block has 64 bytes of low halves and 32 bytes of high pairs of bits.
 void q6_k(const std::byte* block, const BlockParts& to) {
   const std::byte *low = block, *high = block + 128, *scales = block + 192;
   const float scale = fp16_at(block + 208);
@@ -75,7 +77,7 @@ void q6_k(const std::byte* block, const BlockParts& to) {
   for (int i = 0; i < kNumbers; ++i) to.levels[i] |= static_cast<std::uint8_t>(two_bits(high, i) << 4);
   for (int g = 0; g < 16; ++g) {
     to.scales[g] = scale * static_cast<float>(static_cast<std::int8_t>(scales[g]));
-    to.minima[g] = -32 * to.scales[g];
+    to.minima[g] = -kZeroOfQ6K * to.scales[g];
   }
 }
 
@@ -102,7 +104,7 @@ void tq2_0(const std::byte* block, const BlockParts& to) {
 }
 
 constexpr BlockFormat of_256(std::uint32_t id, const char* name, int bytes, DType type, int group, bool exact,
-                             decltype(BlockFormat::read) read) {
+                             decltype(BlockFormat::read) read, std::optional<int> zero = {}) {
   return {.id = id,
           .name = name,
           .numbers = kNumbers,
@@ -110,15 +112,17 @@ constexpr BlockFormat of_256(std::uint32_t id, const char* name, int bytes, DTyp
           .type = type,
           .group = group,
           .exact = exact,
+          .zero = zero,
           .read = read};
 }
 
-// The levels of groups of 16 become others, because Weft's groups are larger: with 8 bits those differ least.
-constexpr std::array kFormatsOf256{
-    of_256(10, "Q2_K", 84, DType::i8, 16, false, q2_k),  of_256(11, "Q3_K", 110, DType::i8, 32, true, q3_k),
-    of_256(12, "Q4_K", 144, DType::i4, 32, false, q4_k), of_256(13, "Q5_K", 176, DType::i8, 32, false, q5_k),
-    of_256(14, "Q6_K", 210, DType::i8, 16, false, q6_k), of_256(34, "TQ1_0", 54, DType::i4, 32, true, tq1_0),
-    of_256(35, "TQ2_0", 66, DType::i4, 32, true, tq2_0)};
+constexpr std::array kFormatsOf256{of_256(10, "Q2_K", 84, DType::i4, 16, false, q2_k),
+                                   of_256(11, "Q3_K", 110, DType::i8, 32, true, q3_k),
+                                   of_256(12, "Q4_K", 144, DType::i4, 32, false, q4_k),
+                                   of_256(13, "Q5_K", 176, DType::i8, 32, false, q5_k),
+                                   of_256(14, "Q6_K", 210, DType::i8, 16, false, q6_k, kZeroOfQ6K),
+                                   of_256(34, "TQ1_0", 54, DType::i4, 32, true, tq1_0),
+                                   of_256(35, "TQ2_0", 66, DType::i4, 32, true, tq2_0)};
 
 }  // namespace
 

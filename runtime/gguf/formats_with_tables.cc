@@ -10,9 +10,11 @@
 namespace weft::runtime {
 namespace {
 
+constexpr int kZeroOfIq4 = 128;
+
 void iq4_nl(const std::byte* block, const BlockParts& to) {
   split_halves(block + 2, 16, to.levels);
-  around(fp16_at(block), 128, to);
+  around(fp16_at(block), kZeroOfIq4, to);
 }
 
 /// The factor of the scales, their high pairs of bits in one word, their low halves, then the levels.
@@ -21,7 +23,7 @@ void iq4_xs(const std::byte* block, const BlockParts& to) {
   for (int g = 0; g < 8; ++g) {
     const int scale = (byte_at(block, 4 + g / 2) >> g % 2 * 4 & 15) | (high >> g * 2 & 3) << 4;
     split_halves(block + 8 + g * 16, 16, to.levels + g * 32);
-    around(fp16_at(block) * static_cast<float>(scale - 32), 128, group_of(to, g));
+    around(fp16_at(block) * static_cast<float>(scale - 32), kZeroOfIq4, group_of(to, g));
   }
 }
 
@@ -43,6 +45,7 @@ constexpr BlockFormat with_table(std::uint32_t id, const char* name, int numbers
           .group = 32,
           .table = table,
           .exact = exact,
+          .zero = exact ? std::nullopt : std::optional(kZeroOfIq4),
           .read = read};
 }
 constexpr std::array kFormatsWithTables{with_table(20, "IQ4_NL", 32, 18, LevelTable::iq4_nl, true, iq4_nl),

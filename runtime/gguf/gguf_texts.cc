@@ -67,12 +67,13 @@ ordered_json gguf_generation_config(const GgufModel& model) {
 }
 
 policy::Quantisation gguf_quantisation(const GgufModel& model) {
-  policy::Quantisation found{.group = 32, .uniform = true};
+  policy::Quantisation found{.uniform = true};
   for (const Gguf& part : model.parts)
     for (const GgufTensor& tensor : part.tensors) {
       if (!is_gguf_layer_matrix(tensor) || tensor.format->is_float()) continue;
       found.packing = policy::Quantisation::Packing::gguf;
       if (tensor.format->type == DType::i4 || found.dtype != DType::i4) found.dtype = tensor.format->type;
+      found.group = std::max(found.group, tensor.format->group);
     }
   return found ? found : policy::Quantisation{};
 }

@@ -40,7 +40,8 @@ inline bool is_gguf_layer_matrix(const GgufTensor& tensor) {
          !tensor.name.ends_with("ffn_gate_inp.weight");
 }
 
-/// The quantisation of the layers' matrices: int4 if some have that, else int8; none if all are floats.
+/// The quantisation of the layers' matrices: int4 if some have that, else int8, in groups of 32 if some have these,
+/// else of 16; none if all are floats.
 policy::Quantisation gguf_quantisation(const GgufModel& model);
 
 }  // namespace weft::runtime

@@ -282,6 +282,8 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
                     .int8 = packed->left_int8(),
                     .head = spec.quantisation.head};
     put_tables(packed->level_tables(), quantisation);
+    for (const auto& [matrix, group] : packed->group_sizes())
+      if (group != quantisation.group) quantisation.other_groups.emplace(matrix, group);
   }
   if (verify_crc) checkpoint.verify(stop);
   Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - read};

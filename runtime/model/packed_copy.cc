@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 // Raise this whenever the same numbers are quantised or laid out in another way (kernels/quantised.cc,
 // Weights::quantise(), put_levels()).
-constexpr int kQuantiser = 3;
+constexpr int kQuantiser = 4;
 constexpr std::string_view kBegin = "weft-packed-", kEnd = ".safetensors";
 constexpr const char *kOf = "of", *kModel = "model", *kWeights = "weights";  // in the metadata
 

@@ -171,7 +171,9 @@ bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
   tensor.dtype = tensor.own_int8             ? DType::i8
                  : own && quantised_.uniform ? format->dtype
                                              : quantised_type(*format, tensor.spec.role);
-  tensor.group = format->group;
+  tensor.group = !own                                                   ? format->group
+                 : levels && is_group_size(tensor.matrix->form().group) ? tensor.matrix->form().group
+                                                                        : quantised_.group_of(tensor.spec.name);
   if (keeps_levels(tensor) && !widens_levels(tensor)) tensor.table = tensor.matrix->form().table;
   if (own && tensor.dtype == DType::i4 && !tensor.matrix) tensor.table = quantised_.table_of(tensor.spec.name);
   return true;
@@ -297,6 +299,14 @@ std::map<std::string, LevelTable> Weights::level_tables() const {
     for (const Placed& tensor : layout.tensors)
       if (tensor.dtype == DType::i4) tables.emplace(tensor.spec.name, tensor.table);
   return tables;
+}
+
+std::map<std::string, int> Weights::group_sizes() const {
+  std::map<std::string, int> sizes;
+  for (const Layout& layout : layouts_)
+    for (const Placed& tensor : layout.tensors)
+      if (is_quantised(tensor.dtype)) sizes.emplace(tensor.spec.name, tensor.group);
+  return sizes;
 }
 
 std::vector<std::string> Weights::changed_levels() const {

@@ -105,6 +105,8 @@ class Weights {
   std::vector<std::string> left_int8() const;
   /// The layers' matrices in int4, and what their levels stand for.
   std::map<std::string, LevelTable> level_tables() const;
+  /// The layers' matrices that are quantised, and the sizes of their groups.
+  std::map<std::string, int> group_sizes() const;
   /// Lines for people on the matrices that the checkpoint holds as levels and that do not stay exactly as they are.
   std::vector<std::string> changed_levels() const;
   /// Whether there is a checkpoint but some unit must be made, which takes a copy.

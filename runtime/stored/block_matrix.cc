@@ -26,6 +26,35 @@ class BlockMatrix : public StoredMatrix {
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
 
   void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
+    read_parts(first_row, rows, to);
+    if (!format_.zero) return;
+    for (std::size_t i = 0; i < to.scales.size(); ++i) {
+      to.scales[i] = static_cast<float>(f16(to.scales[i]));  // first, so that the level of 0 stays 0
+      to.minima[i] = static_cast<float>(-*format_.zero) * to.scales[i];
+    }
+  }
+
+  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
+    if (format_.is_float()) {
+      to = widened(format_.type, read_rows(first_row, rows));
+    } else {
+      to.resize(static_cast<std::size_t>(rows * cols()));
+      StoredLevels from;
+      read_parts(first_row, rows, from);
+      const auto group = static_cast<std::size_t>(format_.group);
+      const auto& table = level_table(format_.table);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const std::uint8_t level = format_.type == DType::i4 ? table[from.levels[i]] : from.levels[i];
+        to[i] = std::fma(from.scales[i / group], static_cast<float>(level), from.minima[i / group]);
+      }
+    }
+    if (tensor_.plus_one)
+      for (float& number : to) number -= 1;
+  }
+
+ private:
+  /// The levels with scales and minima as the file means them.
+  void read_parts(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const {
     const std::vector<std::byte> bytes = read_rows(first_row, rows);
     const auto blocks = static_cast<std::size_t>(rows * cols() / format_.numbers),
                of_block = static_cast<std::size_t>(format_.numbers / format_.group);
@@ -40,25 +69,6 @@ class BlockMatrix : public StoredMatrix {
     require_finite(to.scales, first_row), require_finite(to.minima, first_row);
   }
 
-  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
-    if (format_.is_float()) {
-      to = widened(format_.type, read_rows(first_row, rows));
-    } else {
-      to.resize(static_cast<std::size_t>(rows * cols()));
-      StoredLevels from;
-      read_levels(first_row, rows, from);
-      const auto group = static_cast<std::size_t>(format_.group);
-      const auto& table = level_table(format_.table);
-      for (std::size_t i = 0; i < to.size(); ++i) {
-        const std::uint8_t level = format_.type == DType::i4 ? table[from.levels[i]] : from.levels[i];
-        to[i] = std::fma(from.scales[i / group], static_cast<float>(level), from.minima[i / group]);
-      }
-    }
-    if (tensor_.plus_one)
-      for (float& number : to) number -= 1;
-  }
-
- private:
   /// All but the last size together: a tensor of experts has three.
   static std::int64_t rows_of(const TensorInfo& tensor) {
     return std::accumulate(tensor.shape.begin(), tensor.shape.end() - 1, std::int64_t{1}, std::multiplies<>());

@@ -102,7 +102,24 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   with_head.table = LevelTable::even, with_head.other_tables = {};
   CHECK((read(policy::to_config(with_head)).head == DType::i8 &&
          read(policy::to_config(with_head)).table == LevelTable::even));
-  json strange = json(policy::to_config(with_head));
+  Quantisation groups = tables;
+  groups.group = 32, groups.other_groups = {{"c", 16}, {"e", 128}}, groups.other_tables = {};
+  for (const auto head : {std::optional<DType>(), std::optional(DType::i8)})
+    for (const LevelTable table : {LevelTable::even, LevelTable::e2m1}) {
+      groups.head = head, groups.table = table;
+      CHECK(policy::to_config(groups).at("version") == 4);
+      const Quantisation found = read(policy::to_config(groups));
+      CHECK((found.other_groups == groups.other_groups && found.head == head && found.table == table));
+    }
+  CHECK((groups.group_of("a") == 32 && groups.group_of("c") == 16));
+  json strange = json(policy::to_config(groups));
+  strange["modules_by_group_size"] = {{"48", {"a"}}};
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'modules_by_group_size' must be lists by group sizes of 16"));
+  strange["modules_by_group_size"] = {{"16", {1}}};
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("modules_by_group_size"));
+  strange.erase("modules_by_group_size");
+  CHECK_THROWS_WITH(read(strange), Catch::Contains("'modules_by_group_size' is missing"));
+  strange = json(policy::to_config(with_head));
   strange["head_dtype"] = "float16";
   CHECK_THROWS_WITH(read(strange), Catch::Contains("'head_dtype' must be int4, int8 or float8"));
   strange = json(written);

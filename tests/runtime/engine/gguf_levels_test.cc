@@ -24,9 +24,9 @@ const policy::WeightFormat kOwnLevels{.dtype = DType::i4, .group = 32, .arithmet
 }  // namespace
 
 TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][golden][gguf][cpu]") {
-  const std::string model = GENERATE("llama-mixed", "llama-256", "llama-parts-00001-of-00003");
-  const auto numbers =
-      runtime::open_model(data_path("gguf") / (model == "llama-256" ? model : "llama-mixed"), "float32", "");
+  const std::string model = GENERATE("llama-mixed", "llama-256", "llama-k", "llama-parts-00001-of-00003");
+  const auto numbers = runtime::open_model(
+      data_path("gguf") / (model.starts_with("llama-parts") ? "llama-mixed" : model), "float32", "");
   const fs::path file = data_path("gguf") / (model + ".gguf");
   CAPTURE(model);
   const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 8, {}}, {{9}, 8, {}}, {{30, 2, 17}, 8, {}}};
@@ -54,14 +54,14 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   // The head, which is tied to the embedding, keeps its levels.
   CHECK((!levels->spec.tied_head && levels->spec.quantisation.head == DType::i8));
   CHECK(policy::parameters(levels->spec) == policy::parameters(numbers->spec));
-  const std::vector<std::string> of_256{"Q2_K is quantised anew to int8 in groups of 32",
-                                        "Q3_K is unpacked to float16, which rounds its numbers",
-                                        "IQ4_XS keeps its levels, with scales and minima rounded to float16"};
-  std::vector<std::string> notes{"Q8_0 is unpacked to float16, which rounds its numbers"};
-  if (model == "llama-256") notes = of_256;
+  const std::string unpacked = " is unpacked to float16, which rounds its numbers";  // the embedding is
+  const std::string rounded = " keeps its levels, with scales and minima rounded to float16";
+  std::vector<std::string> notes{"Q8_0" + unpacked};
+  if (model == "llama-256") notes = {"Q3_K" + unpacked, "IQ4_XS, Q2_K" + rounded};
+  if (model == "llama-k") notes = {"Q6_K" + unpacked, "Q2_K, Q4_K, Q5_K, Q6_K" + rounded};
   for (std::string& note : notes) note = file.filename().string() + ": " + note;
   CHECK(levels->notes == notes);
-  check(*levels, (model == "llama-256" ? 2 : 1) * kLevelTolerance);  // Q2_K becomes other levels
+  check(*levels, kLevelTolerance);
 
   const std::atomic<bool> stop{false};
   const TemporaryFolder temporary;  // packed, it has the same bytes

@@ -100,12 +100,14 @@ TEST_CASE("a GGUF model's format is that of its layers' matrices", "[runtime][gg
     const WrittenGguf written(file.bytes());
     return gguf_quantisation(GgufModel::open(written.path));
   };
-  constexpr std::uint32_t f16 = 1, q4_0 = 2, q8_0 = 8, q6_k = 14;
+  constexpr std::uint32_t f16 = 1, q4_0 = 2, q8_0 = 8, q2_k = 10, q6_k = 14;
   CHECK_FALSE(format({}));
   CHECK_FALSE(format({f16}));
   CHECK(format({q8_0, f16}).dtype == DType::i8);
   CHECK(format({q8_0, q4_0, q6_k}).dtype == DType::i4);
   CHECK(format({q6_k}).dtype == DType::i8);
+  CHECK((format({q6_k, q2_k}).dtype == DType::i4 && format({q6_k, q2_k}).group == 16));
+  CHECK(format({q6_k, q8_0}).group == 32);
   const policy::Quantisation four = format({q4_0});
   CHECK((four.packing == policy::Quantisation::Packing::gguf && four.group == 32 && four.uniform));
 }

@@ -100,7 +100,7 @@ TEST_CASE("broken GGUF headers are refused, each for its fault", "[runtime][gguf
     CHECK(fault_of(file().tensor_at("x", sizes, 0, 0), "tensor 'x' has") == "bad-shape");
   CHECK(fault_of(file().tensor_at("x", {16, 4}, 8, 0), "do not fill blocks of 32 (Q8_0)") == "bad-shape");
   for (const auto& [type, name] :
-       {std::pair{10u, "Q2_K"}, {11u, "Q3_K"}, {23u, "IQ4_XS"}, {34u, "TQ1_0"}, {35u, "TQ2_0"}}) {
+       {std::pair{10u, "Q2_K"}, {11u, "Q3_K"}, {14u, "Q6_K"}, {23u, "IQ4_XS"}, {34u, "TQ1_0"}, {35u, "TQ2_0"}}) {
     CHECK(fault_of(file().tensor_at("x", {128, 2}, type, 0), std::string("do not fill blocks of 256 (") + name + ")") ==
           "bad-shape");
     CHECK(fault_of(file().tensor_at("x", {512, 2}, type, 1024), "ends beyond the file") == "past-end");

@@ -67,13 +67,31 @@ class Case(unittest.TestCase):
         exact, _ = self.answers(model, "--dtype", "float32", "--weight-dtype", "float32", *PLACEMENT)
         self.assertEqual(exact, wanted)
         own, log = self.answers(model)
-        for line in ("IQ4_XS keeps its levels, with scales and minima rounded to float16", "Q2_K is quantised anew to int8 in groups of 32",
+        for line in ("IQ4_XS, Q2_K keeps its levels, with scales and minima rounded to float16",
                      "Q3_K is unpacked to float16, which rounds its numbers"):  # the embedding is
             self.assertIn(f"llama-256.gguf: {line}\n", log)
         self.assertEqual(self.answers(model, *PLACEMENT)[0], own)  # on the disk
         packed = self.folder / "packed"
         self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
         self.assertEqual(self.answers(packed, *PLACEMENT)[0], own)
+
+    def test_groups_of_16_and_of_32_live_in_one_model(self):
+        model = GGUF / "llama-k.gguf"
+        wanted, _ = self.answers(GGUF / "llama-k", "--dtype", "float32")
+        self.assertEqual(self.answers(model, "--dtype", "float32", "--weight-dtype", "float32", *PLACEMENT)[0], wanted)
+        own, log = self.answers(model, "--weight-arithmetic", "exact")
+        self.assertIn("llama-k.gguf: Q2_K, Q4_K, Q5_K, Q6_K keeps its levels, with scales and minima rounded to float16\n", log)
+        self.assertEqual(self.answers(model, "--weight-arithmetic", "exact", *PLACEMENT)[0], own)  # on the disk
+        packed = self.folder / "packed"
+        self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
+        config = json.loads((packed / "config.json").read_text())["quantization_config"]
+        layer = "layers.0."
+        self.assertEqual((config["version"], config["group_size"], config["dtype"], config["head_dtype"]), (4, 32, "int4", "int8"))
+        self.assertEqual(config["modules_by_group_size"], {"16": sorted(
+            ["lm_head.weight", layer + "self_attn.k_proj.weight", layer + "self_attn.v_proj.weight", layer + "mlp.gate_proj.weight"])})
+        self.assertEqual(self.answers(packed, "--weight-arithmetic", "exact", *PLACEMENT)[0], own)
+        (packed / "config.json").write_text((packed / "config.json").read_text().replace('"16": [', '"64": ['))
+        self.refused(DATA, ["packed"], "inspect", packed)
 
     def test_a_gemma_4_answers_as_its_folder_does(self):
         prompts = [{"id": i, "prompt_ids": [(7 * i + 3 * j) % 128 + 3 for j in range(length)], "max_tokens": 12, "logprobs": 10,

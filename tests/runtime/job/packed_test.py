@@ -268,13 +268,16 @@ class Refusals(Case):
             given = {"quant_method": method, "bits": 4, "group_size": 64, field: value}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, [f"'{field}' must be", "use the unquantized model"], *IN_MEMORY)
-        for field, value in (("version", 4), ("dtype", "int3"), ("group_size", 48)):
+        for field, value in (("version", 5), ("dtype", "int3"), ("group_size", 48)):
             good = {"quant_method": "weft", "version": 1, "dtype": "int4", "group_size": 64, field: value}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": good}))
             self.refused(DATA, field, *IN_MEMORY)
         tables = {"quant_method": "weft", "version": 2, "dtype": "int4", "group_size": 32}  # whose levels stand for others
         head = {**tables, "version": 3}  # whose head has levels
-        for given, words in ((head, "'head_dtype' is missing"), ({**head, "head_dtype": "float16"}, "head_dtype"),
+        groups = {**tables, "version": 4}  # some of whose matrices have groups of another size
+        for given, words in ((groups, "'modules_by_group_size' is missing"),
+                             ({**groups, "modules_by_group_size": {"16": "all"}}, "modules_by_group_size"),
+                             (head, "'head_dtype' is missing"), ({**head, "head_dtype": "float16"}, "head_dtype"),
                              (tables, "'level_table' is missing"), ({**tables, "level_table": "nf9"}, "level_table")):
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, words, *IN_MEMORY)

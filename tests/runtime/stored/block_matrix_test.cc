@@ -68,25 +68,18 @@ TEST_CASE("GGUF's blocks mean the numbers that gguf reads out of them", "[runtim
 
 namespace {
 
-/// The numbers that Weft's memory has for those of a matrix in groups of 32: its levels, or if its groups are smaller
-/// others of 8 bits.
-std::vector<float> kept_of(const StoredMatrix& matrix, const std::vector<float>& numbers) {
-  const bool own = matrix.form().group == 32;
-  const QuantisedLayout layout{own ? matrix.form().type : DType::i8, 32, matrix.rows(), matrix.cols(),
-                               matrix.form().table};
+/// The numbers that Weft's memory has for those of a matrix.
+std::vector<float> kept_of(const StoredMatrix& matrix) {
+  const StoredForm& form = matrix.form();
+  const QuantisedLayout layout{form.type, form.group, matrix.rows(), matrix.cols(), form.table};
   std::vector<std::byte> tile(static_cast<std::size_t>(layout.bytes()));
-  if (own) {
-    StoredLevels stored;
-    matrix.read_levels(0, matrix.rows(), stored);
-    std::vector<GroupScale> scales;
-    for (std::size_t i = 0; i < stored.scales.size(); ++i)
-      scales.push_back(kernels::rounded_scale(stored.scales[i], stored.minima[i]).value());
-    kernels::pack_tile(layout, {stored.levels.data(), scales.data()}, matrix.rows(), tile.data());
-  } else {
-    const ConstView given(numbers.data(), DType::f32, matrix.rows(), matrix.cols());
-    REQUIRE(kernels::quantise_tile(layout, given, tile.data()) == -1);
-  }
-  std::vector<float> kept(numbers.size());
+  StoredLevels stored;
+  matrix.read_levels(0, matrix.rows(), stored);
+  std::vector<GroupScale> scales;
+  for (std::size_t i = 0; i < stored.scales.size(); ++i)
+    scales.push_back(kernels::rounded_scale(stored.scales[i], stored.minima[i]).value());
+  kernels::pack_tile(layout, {stored.levels.data(), scales.data()}, matrix.rows(), tile.data());
+  std::vector<float> kept(static_cast<std::size_t>(matrix.rows() * matrix.cols()));
   for (std::int64_t row = 0; row < matrix.rows(); ++row)
     kernels::dequantise_row(layout, tile.data(), row, kept.data() + row * matrix.cols());
   return kept;
@@ -101,18 +94,19 @@ TEST_CASE("what memory has of GGUF's blocks is as near to their numbers as the d
       CAPTURE(format.name);
       const std::vector<float> wanted = floats_of(checkpoint, format.name + std::string(".numbers"));
       const auto matrix = kBlocks.open(checkpoint, {}, format.name, 5, 512);
-      const std::vector<float> kept = kept_of(*matrix, wanted);
-      double worst = 0;  // of the largest number of its group
-      for (std::size_t group = 0; group < wanted.size(); group += 32) {
-        double most = 0, off = 0;
-        for (std::size_t i = group; i < group + 32; ++i) {
+      const std::vector<float> kept = kept_of(*matrix);
+      double worst = 0;  // of the largest number of its group, and of what a scale below 6e-5 may lose
+      const auto size = static_cast<std::size_t>(format.group);
+      for (std::size_t group = 0; group < wanted.size(); group += size) {
+        double most = 0x1p-25 * 1024 * 32, off = 0;
+        for (std::size_t i = group; i < group + size; ++i) {
           most = std::max(most, std::abs(double{wanted[i]}));
           off = larger_error(off, std::abs(double{kept[i]} - double{wanted[i]}));
         }
-        worst = larger_error(worst, most > 0 ? off / most : off);
+        worst = larger_error(worst, off / most);
       }
       CHECK((worst > 0) == !format.exact);
-      CHECK(worst <= (format.group == 32 ? 1.0 / 1024 : 1.0 / 250));
+      CHECK(worst <= (format.group == 16 && !format.zero ? 1.0 / 512 : 1.0 / 1024));  // Q2_K's minima are large
     }
 }
 
@@ -128,6 +122,39 @@ TEST_CASE("a GGUF file's scale that is not finite is refused", "[runtime][gguf]"
   const auto matrix = kBlocks.open(checkpoint, {}, "x", 2, 32);
   CHECK_NOTHROW(matrix->read_numbers(0, 1, numbers));
   CHECK_THROWS_WITH(matrix->read_numbers(0, 2, numbers), Contains("a scale of row 1 is not finite"));
+}
+
+TEST_CASE("levels of 0 in a GGUF file stay 0 where fp16 rounds their scale", "[runtime][gguf]") {
+  const Checkpoint checkpoint = Checkpoint::open(data_path("gguf/blocks.gguf"));
+  for (const auto& [name, zero] : {std::pair{"Q6_K", 32.0f}, {"IQ4_XS", 128.0f}}) {
+    CAPTURE(name);
+    const auto matrix = kBlocks.open(checkpoint, {}, name, 5, 512);
+    StoredLevels levels;
+    matrix->read_levels(0, 5, levels);
+    REQUIRE(levels.minima.size() == levels.scales.size());
+    for (std::size_t i = 0; i < levels.scales.size(); ++i) {
+      CHECK(levels.minima[i] == -zero * levels.scales[i]);
+      CHECK(static_cast<float>(f16(levels.minima[i])) == levels.minima[i]);
+    }
+  }
+}
+
+TEST_CASE("scales of GGUF's small groups that are not finite are refused", "[runtime][gguf]") {
+  for (const auto& [type, bytes, at, name] :
+       {std::tuple{10u, 84u, 81u, "Q2_K"}, {10u, 84u, 83u, "Q2_K"}, {14u, 210u, 209u, "Q6_K"}}) {
+    CAPTURE(name, at);
+    GgufFile file = tiny_gguf();
+    std::string blocks(2 * bytes, '\1');
+    blocks[bytes + at] = '\x7C';  // of the second block: infinite, or no number
+    file.tensor("x", {256, 2}, type, blocks);
+    const TemporaryFolder folder;
+    write_text(folder / "x.gguf", file.bytes());
+    const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
+    const auto matrix = kBlocks.open(checkpoint, {}, "x", 2, 256);
+    StoredLevels levels;
+    CHECK_NOTHROW(matrix->read_levels(0, 1, levels));
+    CHECK_THROWS_WITH(matrix->read_levels(0, 2, levels), Contains("a scale of row 1 is not finite"));
+  }
 }
 
 TEST_CASE("a block of zeros in a GGUF file's MXFP4 has a scale that fp16 holds", "[runtime][gguf]") {
