@@ -162,7 +162,10 @@ Checkpoint Checkpoint::open(const GgufModel& model) {
     if (checkpoint.inputs_.back().state() != part.state)
       part.refuse(GgufFault::changed, "has changed since its header was read; start again");
     for (const GgufTensor& tensor : part.tensors) {
-      GgufName name = gguf_name(model.first(), architecture, tensor);
+      if (gguf_scaled(model, tensor, ".input_scale")) continue;  // of activations, which are not quantised so
+      const GgufTensor* const scaled = gguf_scaled(model, tensor, ".scale");
+      GgufName name = gguf_name(model.first(), architecture, scaled ? *scaled : tensor);
+      if (scaled) name = {.name = name.name + kGgufScale};
       tensors.push_back({.name = std::move(name.name),
                          .dtype = tensor.format->name,
                          .shape = tensor.shape,

@@ -40,6 +40,9 @@ struct TensorInfo {
   bool plus_one = false;  ///< the file has 1 added to each number, as GGUF files have in Gemma's norms
 };
 
+/// The end of the name of the tensor that has the scale of a whole matrix, or of each of its experts, in a GGUF file.
+inline constexpr const char* kGgufScale = ".scale";
+
 /// The texts in a safetensors file that say what it is.
 using Metadata = std::map<std::string, std::string>;
 

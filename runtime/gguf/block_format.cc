@@ -14,7 +14,7 @@ constexpr std::array kFloats{BlockFormat{.id = 0, .name = "F32", .numbers = 1, .
 constexpr std::array kLists{float_formats, formats_of_32, formats_of_256, formats_with_tables};
 
 /// Types that are not read, so that a refusal can name them.
-constexpr std::array<std::pair<std::uint32_t, const char*>, 18> kOthers{{{9, "Q8_1"},
+constexpr std::array<std::pair<std::uint32_t, const char*>, 17> kOthers{{{9, "Q8_1"},
                                                                          {15, "Q8_K"},
                                                                          {16, "IQ2_XXS"},
                                                                          {17, "IQ2_XS"},
@@ -28,7 +28,6 @@ constexpr std::array<std::pair<std::uint32_t, const char*>, 18> kOthers{{{9, "Q8
                                                                          {27, "I64"},
                                                                          {28, "F64"},
                                                                          {29, "IQ1_M"},
-                                                                         {40, "NVFP4"},
                                                                          {41, "Q1_0"},
                                                                          {4, "Q4_2"},
                                                                          {5, "Q4_3"}}};

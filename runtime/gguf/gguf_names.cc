@@ -391,4 +391,13 @@ GgufName gguf_name(const Gguf& gguf, const GgufArchitecture& architecture, const
                                          " as Weft computes it, and answers without it would be wrong");
 }
 
+const GgufTensor* gguf_scaled(const GgufModel& model, const GgufTensor& tensor, std::string_view end) {
+  if (!tensor.name.ends_with(end)) return nullptr;
+  const std::string stem = tensor.name.substr(0, tensor.name.size() - end.size());
+  const bool of_router = (gguf_architecture(model.first()).parts & kGemma4Experts) != 0;  // Gemma 4 has such a tensor
+  if (of_router && end == ".scale" && stem.ends_with(".ffn_down_exps")) return nullptr;
+  const GgufTensor* const matrix = model.tensor(stem + ".weight");
+  return matrix && matrix->format == block_format("NVFP4") ? matrix : nullptr;
+}
+
 }  // namespace weft::runtime

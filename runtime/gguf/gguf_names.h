@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "runtime/gguf/gguf.h"
 
@@ -72,5 +73,9 @@ struct GgufName {
 /// The name of one of the architecture's tensors. A tensor outside the layers that is not known keeps its own. Throws
 /// GgufError if a layer has a tensor that its family lacks: without it answers would be wrong.
 GgufName gguf_name(const Gguf& gguf, const GgufArchitecture& architecture, const GgufTensor& tensor);
+
+/// The matrix of NVFP4 for which a tensor is the scale of the whole (`end` is ".scale": it multiplies the numbers), or
+/// that of what meets the matrix (".input_scale"); null for any other tensor.
+const GgufTensor* gguf_scaled(const GgufModel& model, const GgufTensor& tensor, std::string_view end);
 
 }  // namespace weft::runtime

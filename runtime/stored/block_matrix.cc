@@ -1,5 +1,6 @@
 // runtime/stored/block_matrix.cc: tensors of a GGUF file that are no plain rows of floats: rows of blocks, the rows of
-// q and k in which the two halves of a head alternate, and norms with 1 added.
+// q and k in which the two halves of a head alternate, and norms with 1 added. NVFP4 may have a scale for the whole
+// matrix, or for each expert's, in another tensor: that of a group is multiplied by it first.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -20,9 +21,9 @@ class BlockMatrix : public StoredMatrix {
                      {.type = format.type,
                       .group = format.group,
                       .table = format.table,
-                      .exact = format.exact,
+                      .exact = format.exact && !checkpoint.find(tensor.name + kGgufScale),
                       .name = format.name}),
-        checkpoint_(checkpoint), tensor_(tensor), format_(format),
+        checkpoint_(checkpoint), tensor_(tensor), scale_(checkpoint.find(tensor.name + kGgufScale)), format_(format),
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
 
   void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
@@ -66,7 +67,20 @@ class BlockMatrix : public StoredMatrix {
                    {.levels = to.levels.data() + i * static_cast<std::size_t>(format_.numbers),
                     .scales = to.scales.data() + i * of_block,
                     .minima = to.minima.data() + i * of_block});
+    if (scale_) scale_all(first_row, to);
     require_finite(to.scales, first_row), require_finite(to.minima, first_row);
+  }
+
+  void scale_all(std::int64_t first_row, StoredLevels& to) const {
+    const std::int64_t count = scale_->shape.empty() ? 1 : scale_->shape.front();  // a matrix has one, experts one each
+    if (count < 1 || scale_->shape.size() > 1 || rows() % count != 0)
+      refuse_tensor(checkpoint_, *scale_, "is no scale for each of some parts of " + std::to_string(rows()) + " rows");
+    const std::vector<float> all = read_floats(checkpoint_, *scale_, 0, count);
+    for (std::size_t i = 0; i < to.scales.size(); ++i) {
+      const std::int64_t row = first_row + static_cast<std::int64_t>(i) / groups();
+      const float scale = all[static_cast<std::size_t>(row / (rows() / count))];
+      to.scales[i] *= scale, to.minima[i] *= scale;
+    }
   }
 
   /// All but the last size together: a tensor of experts has three.
@@ -106,6 +120,7 @@ class BlockMatrix : public StoredMatrix {
 
   const Checkpoint& checkpoint_;
   const TensorInfo& tensor_;
+  const TensorInfo* scale_;  // or null
   const BlockFormat& format_;
   std::size_t row_bytes_;
 };
@@ -125,7 +140,13 @@ std::vector<TensorNeed> needs_of_blocks(const Checkpoint& checkpoint, const poli
                                         const std::string& name, std::int64_t rows, std::int64_t cols) {
   const TensorInfo* const tensor = find_blocks(checkpoint, name);
   const std::vector<std::int64_t> shape = tensor->plus_one ? std::vector{cols} : std::vector{rows, cols};
-  return {{.name = name, .shape = shape, .dtypes = {tensor->dtype}, .row_major = true}};
+  std::vector<TensorNeed> needs{{.name = name, .shape = shape, .dtypes = {tensor->dtype}, .row_major = true}};
+  if (checkpoint.find(name + kGgufScale))
+    needs.push_back({.name = name + kGgufScale,
+                     .shape = {tensor->shape.size() > 2 ? tensor->shape.front() : 1},
+                     .dtypes = {"F32"},
+                     .row_major = true});
+  return needs;
 }
 
 std::unique_ptr<StoredMatrix> open_blocks(const Checkpoint& checkpoint, const policy::Quantisation&,

@@ -19,12 +19,14 @@ namespace fs = std::filesystem;
 
 /// Of the largest |logit|: numbers of the run are float16.
 constexpr double kLevelTolerance = 5e-3;
+const policy::WeightFormat kOwnNvfp4{.dtype = DType::i4, .group = 16, .arithmetic = Arithmetic::exact};
 const policy::WeightFormat kOwnLevels{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
 
 }  // namespace
 
 TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][golden][gguf][cpu]") {
-  const std::string model = GENERATE("llama-mixed", "llama-256", "llama-k", "llama-parts-00001-of-00003");
+  const std::string model =
+      GENERATE("llama-mixed", "llama-256", "llama-k", "llama-nvfp4", "llama-parts-00001-of-00003");
   const auto numbers = runtime::open_model(
       data_path("gguf") / (model.starts_with("llama-parts") ? "llama-mixed" : model), "float32", "");
   const fs::path file = data_path("gguf") / (model + ".gguf");
@@ -48,9 +50,10 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   CHECK(policy::parameters(floats->spec) == policy::parameters(numbers->spec));
   check(*floats, 0);
 
-  const auto levels = runtime::open_model(file, "auto", "", kOwnLevels);
+  const policy::WeightFormat own = model == "llama-nvfp4" ? kOwnNvfp4 : kOwnLevels;
+  const auto levels = runtime::open_model(file, "auto", "", own);
   CHECK(levels->spec.quantisation.packing == policy::Quantisation::Packing::gguf);
-  CHECK(levels->weight_format == kOwnLevels);
+  CHECK(levels->weight_format == own);
   // The head, which is tied to the embedding, keeps its levels.
   CHECK((!levels->spec.tied_head && levels->spec.quantisation.head == DType::i8));
   CHECK(policy::parameters(levels->spec) == policy::parameters(numbers->spec));
@@ -59,6 +62,7 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   std::vector<std::string> notes{"Q8_0" + unpacked};
   if (model == "llama-256") notes = {"Q3_K" + unpacked, "IQ4_XS, Q2_K" + rounded};
   if (model == "llama-k") notes = {"Q6_K" + unpacked, "Q2_K, Q4_K, Q5_K, Q6_K" + rounded};
+  if (model == "llama-nvfp4") notes.push_back("NVFP4" + rounded);
   for (std::string& note : notes) note = file.filename().string() + ": " + note;
   CHECK(levels->notes == notes);
   check(*levels, kLevelTolerance);
@@ -70,7 +74,7 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   REQUIRE(packed->weights->unit_bytes() == levels->weights->unit_bytes());
   CHECK_FALSE(packed->packs());
   const std::vector<Answer> own_answers = Engine(*levels, policy, prompts).run();
-  const auto again = runtime::open_model(temporary / "packed", "auto", "", kOwnLevels);
+  const auto again = runtime::open_model(temporary / "packed", "auto", "", own);
   const std::vector<Answer> packed_answers = Engine(*again, policy, prompts).run();
   for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(difference(own_answers[i], packed_answers[i]) == "");
 

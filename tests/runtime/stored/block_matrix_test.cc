@@ -60,10 +60,10 @@ TEST_CASE("GGUF's blocks mean the numbers that gguf reads out of them", "[runtim
           CHECK(std::abs(static_cast<float>(f16(scale)) - scale) <= std::max(std::abs(scale) / 2048, 0x1p-25f));
       }
     }
-  CHECK(formats == 15);
+  CHECK(formats == 16);
   CHECK(block_format_names() ==
         "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, "
-        "TQ2_0, IQ4_NL, IQ4_XS, MXFP4");
+        "TQ2_0, IQ4_NL, IQ4_XS, MXFP4, NVFP4");
 }
 
 namespace {
@@ -137,6 +137,45 @@ TEST_CASE("levels of 0 in a GGUF file stay 0 where fp16 rounds their scale", "[r
       CHECK(static_cast<float>(f16(levels.minima[i])) == levels.minima[i]);
     }
   }
+}
+
+TEST_CASE("a matrix of NVFP4 in a GGUF file may have a scale of its own, and so may each of its experts",
+          "[runtime][gguf]") {
+  // Two rows of 64: scales 1, 2, 0 and "no number", which counts as 0; all numbers are 1.5 and -6 in turns of 8.
+  const std::string row = std::string("\x38\x40\x00\x7F", 4) + std::string(32, '\xF3');
+  const auto open = [&](const std::vector<float>& scales, std::uint64_t experts, const std::string& rows) {
+    GgufFile file = tiny_gguf();
+    std::string bytes;
+    for (const float scale : scales) bytes += bytes_of_number(scale);
+    if (experts > 0) file.tensor("x.weight", {64, 2 / experts, experts}, 40, rows);
+    else file.tensor("x.weight", {64, 2}, 40, rows);
+    if (!scales.empty()) file.tensor("x.scale", {scales.size()}, 0, bytes);
+    file.tensor("x.input_scale", {1}, 0, bytes_of_number(3.0f));
+    return file.bytes();
+  };
+  const TemporaryFolder folder;
+  const auto numbers_of = [&](const std::string& bytes) {
+    write_text(folder / "x.gguf", bytes);
+    const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
+    CHECK(checkpoint.find("x.input_scale") == nullptr);
+    std::vector<float> numbers;
+    StoredLevels levels;
+    const auto matrix = kBlocks.open(checkpoint, {}, "x.weight", 2, 64);
+    matrix->read_levels(0, 2, levels);
+    CHECK(matrix->form().exact == (checkpoint.find("x.weight.scale") == nullptr));
+    CHECK((levels.levels[0] == 3 && levels.levels[8] == 15));
+    matrix->read_numbers(0, 2, numbers);
+    return std::vector<float>{numbers[0], numbers[8], numbers[16], numbers[32], numbers[48], numbers[64], numbers[72]};
+  };
+  CHECK(numbers_of(open({}, 0, row + row)) == std::vector<float>{1.5f, -6, 3, 0, 0, 1.5f, -6});
+  CHECK(numbers_of(open({0.5f}, 0, row + row)) == std::vector<float>{0.75f, -3, 1.5f, 0, 0, 0.75f, -3});
+  CHECK(numbers_of(open({0.5f, 2}, 2, row + row)) == std::vector<float>{0.75f, -3, 1.5f, 0, 0, 3, -12});
+  CHECK_THROWS_WITH(numbers_of(open({1, 1, 1}, 0, row + row)),
+                    Contains("tensor 'x.weight.scale'") && Contains("2 rows"));
+  CHECK_THROWS_WITH(numbers_of(open({INFINITY}, 0, row + row)), Contains("a scale of row 0 is not finite"));
+  std::string negative = row;
+  negative[1] = '\xB8';  // a scale has no sign
+  CHECK_THROWS_WITH(numbers_of(open({}, 0, row + negative)), Contains("a scale of row 1 is not finite"));
 }
 
 TEST_CASE("scales of GGUF's small groups that are not finite are refused", "[runtime][gguf]") {
