@@ -153,6 +153,9 @@ template <int XTiles> void many(const ManyRows& t) {
     }
   }
   const std::byte *x = t.x, *w = t.panel, *prefetch = t.prefetch;
+  const float* soon = t.soon;
+  const std::int64_t soon_rows = soon == nullptr ? 0 : (2 * kRows + t.steps - 1) / t.steps;  // a step
+  std::int64_t soon_left = 2 * kRows;
   for (std::int64_t step = 0; step < t.steps; ++step, x += kAmxTile, w += kAmxTile, prefetch += kLine) {
     _tile_loadd(4, x, kLine);
     _tile_loadd(6, w, kLine);
@@ -166,6 +169,11 @@ template <int XTiles> void many(const ManyRows& t) {
     }
     for (std::int64_t row = 0; row < t.prefetch_rows; ++row)
       _mm_prefetch(reinterpret_cast<const char*>(prefetch + row * t.prefetch_stride), _MM_HINT_T1);
+    // Stores of tiles do not wait for lines as other stores do: a line that is far away stops the tiles.
+    for (std::int64_t row = 0; row < soon_rows && soon_left > 0; ++row, --soon_left, soon += t.soon_stride) {
+      __builtin_prefetch(soon, 1, 3);
+      __builtin_prefetch(soon + 16, 1, 3);
+    }
   }
   _tile_stored(0, top, stride);
   _tile_stored(1, top + 16, stride);

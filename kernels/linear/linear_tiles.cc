@@ -136,19 +136,27 @@ class TilePass {
         float* const row_sums = direct ? result(task, row) : blocks > 1 ? sums + row * task_columns_ : sums;
         const std::int64_t tile = row / kAmxRows;
         for (std::int64_t column = 0; column < task.columns; column += kTogether) {
+          // Rows of the result that this call, or finish(), is the next to write.
+          const bool turns = column + kTogether >= task.columns;
+          const std::int64_t soon_row = direct && turns ? row + kTogether : row;
+          const std::int64_t soon_column = !direct ? column : turns ? 0 : column + kTogether;
+          const bool writes_soon = last && soon_row + kTogether <= rows_;
           const std::int64_t rows_ahead = std::clamp<std::int64_t>(next.columns - ahead, 0, part);
-          kernels_.many[tile + 1 < x_tiles_ ? 1 : 0]({.x = x_ + tile * x_tile() + step * kAmxTile,
-                                                      .panel = panel + column / kAmxRows * steps * kAmxTile,
-                                                      .x_tile = x_tile(),
-                                                      .panel_tile = steps * kAmxTile,
-                                                      .steps = steps,
-                                                      .sums = row_sums + column,
-                                                      .sums_stride = direct ? task.op->out.stride : task_columns_,
-                                                      .first = block == 0,
-                                                      .prefetch = reinterpret_cast<const std::byte*>(
-                                                          weight(next, std::min(ahead, next.columns - 1), next_step)),
-                                                      .prefetch_stride = next.op->weight.stride * 2,
-                                                      .prefetch_rows = rows_ahead});
+          kernels_.many[tile + 1 < x_tiles_ ? 1 : 0](
+              {.x = x_ + tile * x_tile() + step * kAmxTile,
+               .panel = panel + column / kAmxRows * steps * kAmxTile,
+               .x_tile = x_tile(),
+               .panel_tile = steps * kAmxTile,
+               .steps = steps,
+               .sums = row_sums + column,
+               .sums_stride = direct ? task.op->out.stride : task_columns_,
+               .first = block == 0,
+               .prefetch =
+                   reinterpret_cast<const std::byte*>(weight(next, std::min(ahead, next.columns - 1), next_step)),
+               .prefetch_stride = next.op->weight.stride * 2,
+               .prefetch_rows = rows_ahead,
+               .soon = writes_soon ? result(task, soon_row) + soon_column : nullptr,
+               .soon_stride = task.op->out.stride});
           ahead += rows_ahead;
         }
         if (last && !direct) finish(task, row, std::min(kTogether, rows_ - row), row_sums);
