@@ -136,6 +136,7 @@ class IntegerPass {
     const auto bias_size = static_cast<std::int64_t>(size_of(op->bias.dtype));
     for (std::int64_t first = 0, block = 0; first < rows_; first += block_rows_, ++block) {
       const std::int64_t rows = std::min(block_rows_, rows_ - first);
+      float* const out = op->out.as<float>() + (first_row_ + first) * op->out.stride + column;
       kernels[whole_blocks() ? block_rows_ - 1 : rows - 1]({.x = levels_ + block * block_levels(),
                                                             .x_scale = scale_ + block * block_floats(),
                                                             .x_sum = sum_ + block * block_floats(),
@@ -144,14 +145,16 @@ class IntegerPass {
                                                             .quads = weights.group / kQuad,
                                                             .table = table.data(),
                                                             .prefetch = first == 0 && !widened,
-                                                            .sums = sums});
+                                                            .sums = sums,
+                                                            .soon = rows == block_rows_ ? out : nullptr,
+                                                            .soon_stride = op->out.stride});
       finish_({.sums = sums,
                .lane_step = 0,
                .bias = op->bias ? op->bias.as<std::byte>() + column * bias_size : nullptr,
                .bias_type = op->bias.dtype,
                .activation = op->activation,
                .accumulate = op->accumulate,
-               .out = op->out.as<float>() + (first_row_ + first) * op->out.stride + column,
+               .out = out,
                .columns = std::min(kLayoutRows, weights.rows - column),
                .rows = rows,
                .sums_stride = kLayoutRows,

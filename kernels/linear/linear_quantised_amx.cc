@@ -75,6 +75,8 @@ void tile(const IntegerTile& t) {
   const std::int8_t* x = t.x;
   const std::int64_t group = t.quads * kQuad, bytes = (t.quads + 1) * kLine;
   alignas(64) int dot[4][kRows * 16];
+  if (t.soon != nullptr)
+    for (std::int64_t row = 0; row < kRows; ++row) __builtin_prefetch(t.soon + row * t.soon_stride, 1, 3);
   __m512 sum[kRows];
   WEFT_UNROLLED (int i = 0; i < kRows; ++i) sum[i] = _mm512_setzero_ps();
   const auto dots = [&](std::int64_t g) {
