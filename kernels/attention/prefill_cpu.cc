@@ -41,16 +41,18 @@ template <class Op> bool goes_by_tiles(const Op& op) {
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
   check(op);
   require_f32("prefill_attention", {{"q", op.q}, {"out", op.out}});
-  std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, op.prefix, kQueryRows);
-  // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
-  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
   const int group = op.heads / op.kv_heads;
   const bool by_tiles = goes_by_tiles(op) && vectors_.prefill_tiles != nullptr;
+  const int heads = by_tiles ? heads_together(group) : 1;
+  std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, op.prefix, by_tiles ? query_rows(heads) : kQueryRows);
+  // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
+  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
   const std::size_t scratch = by_tiles ? prefill_tiles_scratch(op.head_dim) : prefill_scratch(op.head_dim);
   ThreadPool::Turn turn(pool_);
-  turn.run(static_cast<std::int64_t>(blocks.size()) * op.heads, [&](std::int64_t tile, int thread) {
-    const Block& block = blocks[static_cast<std::size_t>(tile / op.heads)];
-    const std::int64_t head = tile % op.heads, column = head * op.head_dim, kv_column = head / group * op.head_dim;
+  const std::int64_t runs = op.heads / heads;
+  turn.run(static_cast<std::int64_t>(blocks.size()) * runs, [&](std::int64_t tile, int thread) {
+    const Block& block = blocks[static_cast<std::size_t>(tile / runs)];
+    const std::int64_t head = tile % runs * heads, column = head * op.head_dim, kv_column = head / group * op.head_dim;
     const std::int64_t own = block.begin + op.prefix, row = block.begin + block.first - op.q_begin;
     PrefillTile t{};
     t.q = static_cast<const float*>(at(op.q, row, column));
@@ -60,10 +62,11 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
     t.dtype = op.k.dtype;
     t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim, t.window = op.window;
-    t.scale = op.scale, t.cap = op.cap;
+    t.heads = heads, t.scale = op.scale, t.cap = op.cap;
     t.sink_logit = op.sink_logits.empty() ? nullptr : &op.sink_logits[static_cast<std::size_t>(head)];
     t.out = static_cast<float*>(at(op.out, row, column));
     t.lse = op.lse ? static_cast<float*>(at(op.lse, head, row)) : nullptr;
+    t.lse_stride = op.lse.stride;
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, scratch * sizeof(float)));
     if (by_tiles) vectors_.prefill_tiles(t, *tile_kernels_amx());
     else vectors_.prefill(t);

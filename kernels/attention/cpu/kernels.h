@@ -15,11 +15,13 @@ namespace weft::kernels {
 constexpr int kLanes = 16;       ///< floats in a vector, in every instruction set, so that sums have one shape
 constexpr int kQueryRows = 96;   ///< query rows of a prefill tile
 constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
+constexpr int kMostHeads = 4;    ///< query heads of one KV head that share a tile of VectorKernels::prefill_tiles
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 /// Up to kQueryRows rows of one sequence and one head: its tokens first_row .. first_row + rows. Pointers point at the
-/// head's first column; `scratch` is 64-byte aligned.
+/// head's first column; `scratch` is 64-byte aligned. A tile of prefill_tiles has `heads` query heads of one KV head,
+/// which follow one another, and query_rows(heads) rows of each.
 struct PrefillTile {
   const float* q;                   // of the tile's first row, as out and lse
   const void *k, *v;                // of the token `prefix`
@@ -28,10 +30,12 @@ struct PrefillTile {
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
   int first_row, rows, head_dim, window;  // window and cap as in PrefillAttention, 0: none
+  int heads;
   float scale, cap;
-  const float* sink_logit;  // [1] or null
+  const float* sink_logit;  // [heads] or null
   float* out;
-  float* lse;  // [rows] or null
+  float* lse;  // [heads, rows] or null
+  std::int64_t lse_stride;
   float* scratch;
 };
 constexpr std::size_t prefill_scratch(int head_dim) {
@@ -40,11 +44,20 @@ constexpr std::size_t prefill_scratch(int head_dim) {
 }
 
 constexpr std::int64_t whole_tiles(std::int64_t n) { return round_up(n, kAmxStep); }
+/// The query heads of `group`, which have one KV head, that share a tile of prefill_tiles.
+constexpr int heads_together(int group) {
+  int heads = kMostHeads;
+  while (group % heads != 0) --heads;
+  return heads;
+}
+/// The rows of such a tile; products take two tiles of them at a time.
+constexpr int query_rows(int heads) { return static_cast<int>(round_up(kQueryRows / heads, 2 * kAmxRows)); }
+constexpr int kMostTogether = 2 * query_rows(2);  ///< rows times heads of such a tile
 /// Floats that VectorKernels::prefill_tiles works in.
 constexpr std::size_t prefill_tiles_scratch(int head_dim) {
   const auto dim = static_cast<std::size_t>(whole_tiles(head_dim));
-  const std::size_t bf16s = (kQueryRows + 2 * kKeyColumns + kAmxStep) * dim + 2 * kAmxRows * kKeyColumns;
-  return bf16s / 2 + (kQueryRows + 2 * kAmxRows) * dim + 2 * kAmxRows * kKeyColumns + 2 * kQueryRows;
+  const std::size_t bf16s = (kMostTogether + 2 * kKeyColumns + kAmxStep) * dim + 2 * kAmxRows * kKeyColumns;
+  return bf16s / 2 + (kMostTogether + 2 * kAmxRows) * dim + 2 * kAmxRows * kKeyColumns + 2 * kMostTogether;
 }
 
 /// Up to kKeyColumns columns of one sequence and one KV head. The terms are exp(scale q k - lse) of rows first_row ..

@@ -29,7 +29,7 @@ template <class S> struct ExpParts {
 };
 
 /// exp(x), relative error below 2e-7; 0 below exp's normal range (so masked logits of -inf vanish), constant above 88.
-template <class S> typename S::V exp_of(typename S::V x) {
+template <class S> [[gnu::always_inline]] inline typename S::V exp_of(typename S::V x) {
   const float lowest = -87.33654f;  // rounds to 2^-126, the smallest normal float
   const ExpParts<S> parts(S::min(S::all(88.0f), S::max(S::all(lowest), x)));
   return S::zero_below(x, lowest, S::times_power_of_two(S::add(parts.rest, S::all(1.0f)), parts.exponent));

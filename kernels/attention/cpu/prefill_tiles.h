@@ -61,27 +61,31 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   constexpr int kTogether = 2 * kAmxRows, kKeySteps = kKeyColumns / kAmxStep;
   const std::int64_t dim = whole_tiles(t.head_dim), dim_steps = dim / kAmxStep;
   const std::int64_t q_tile = dim_steps * kAmxTile, v_tile = kKeySteps * kAmxTile;  // of 16 rows; of 16 columns
-  std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);                     // [rows / 16][dim_steps] tiles
-  std::byte* const keys = q + kQueryRows / kAmxRows * q_tile;                       // [4][dim_steps]
+  std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);                     // [places / 16][dim_steps] tiles
+  std::byte* const keys = q + kMostTogether / kAmxRows * q_tile;                    // [4][dim_steps]
   std::byte* const values = keys + kKeyColumns / kAmxRows * q_tile;                 // [dim / 16][kKeySteps]
   std::byte* const weights = values + dim / kAmxRows * v_tile;                      // [2][kKeySteps]
   bf16* const copy = reinterpret_cast<bf16*>(weights + 2 * v_tile);                 // [32, head_dim]
-  float* const out = reinterpret_cast<float*>(copy + kAmxStep * dim);               // [kQueryRows, dim]
-  float* const product = out + kQueryRows * dim;                                    // [32, dim]
+  float* const out = reinterpret_cast<float*>(copy + kAmxStep * dim);               // [kMostTogether, dim]
+  float* const product = out + kMostTogether * dim;                                 // [32, dim]
   float* const logits = product + kTogether * dim;                                  // [32, kKeyColumns]
-  float *const max = logits + kTogether * kKeyColumns, *const sum = max + kQueryRows;
+  float *const max = logits + kTogether * kKeyColumns, *const sum = max + kMostTogether;
+  // Row r of head h has place h * places + r.
+  const int places = static_cast<int>(round_up(t.rows, kTogether));
 
   tiles.begin();
-  set_to<S>(out, kQueryRows * dim, 0.0f);
-  for (int r = 0; r < kQueryRows && r < t.rows + kAmxRows; r += kAmxRows)
-    tiles.round_rows({.from = t.q + (r < t.rows ? r : 0) * t.q_stride,
+  set_to<S>(out, t.heads * places * dim, 0.0f);
+  for (int place = 0; place < t.heads * places; place += kAmxRows) {
+    const int head = place / places, r = place % places;
+    tiles.round_rows({.from = t.q + head * t.head_dim + (r < t.rows ? r : 0) * t.q_stride,
                       .rows = std::clamp<std::int64_t>(t.rows - r, 0, kAmxRows),
                       .k = t.head_dim,
                       .stride = t.q_stride,
-                      .to = q + r / kAmxRows * q_tile});
-  for (int r = 0; r < t.rows; ++r) {  // a sink logit is one more key, which comes first
-    max[r] = t.sink_logit ? *t.sink_logit : -__builtin_inff();
-    sum[r] = t.sink_logit ? 1.0f : 0.0f;
+                      .to = q + place / kAmxRows * q_tile});
+  }
+  for (int place = 0; place < t.heads * places; ++place) {  // a sink logit is one more key, which comes first
+    max[place] = t.sink_logit ? t.sink_logit[place / places] : -__builtin_inff();
+    sum[place] = t.sink_logit ? 1.0f : 0.0f;
   }
 
   const int end = t.first_row + t.rows;
@@ -102,10 +106,11 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
                        .to = values + key / kAmxStep * kAmxTile,
                        .tile = v_tile});
     }
-    for (int r = 0; r < t.rows; r += kTogether) {
+    for (int place = 0; place < t.heads * places; place += kTogether) {
+      const int r = place % places;
       const int rows = std::min(t.rows - r, kTogether), last = t.first_row + r + rows - 1 - first_key;
       if (last < 0) continue;  // keys that none of these rows sees
-      tile_logits<S>(q + r / kAmxRows * q_tile, keys, rows, last + 1, t.head_dim, t.scale, tiles, logits);
+      tile_logits<S>(q + place / kAmxRows * q_tile, keys, rows, last + 1, t.head_dim, t.scale, tiles, logits);
       float factor[kTogether];
       for (int i = 0; i < rows; ++i) {
         const int seen = last - (rows - 1) + i + 1, unseen = seen - hidden;  // of the block's first keys
@@ -116,7 +121,8 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
         }
         if (t.cap > 0) cap_logits<S>(row, kKeyColumns, t.cap);
         for (int n = 0; n < unseen; ++n) row[n] = -__builtin_inff();
-        factor[i] = softmax_block<S>(row, seen < count ? seen : static_cast<int>(count), max[r + i], sum[r + i]);
+        factor[i] =
+            softmax_block<S>(row, seen < count ? seen : static_cast<int>(count), max[place + i], sum[place + i]);
       }
       for (int tile = 0; tile < rows; tile += kAmxRows)
         tiles.round_rows({.from = logits + tile * kKeyColumns,
@@ -134,14 +140,19 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
                                              .sums_stride = dim,
                                              .first = true});
       for (int i = 0; i < rows; ++i) {
-        float* const row = out + (r + i) * dim;
+        float* const row = out + (place + i) * dim;
         for (std::int64_t d = 0; d < dim; d += kLanes)
           S::store(row + d, S::fma(S::load(row + d), S::all(factor[i]), S::load(product + i * dim + d)));
       }
     }
   }
   tiles.end();
-  for (int r = 0; r < t.rows; ++r) finish_row<S>(t, r, out + r * dim, max[r], sum[r]);
+  PrefillTile of_head = t;
+  for (int first = 0; first < t.heads * places; first += places) {
+    for (int r = 0; r < t.rows; ++r) finish_row<S>(of_head, r, out + (first + r) * dim, max[first + r], sum[first + r]);
+    of_head.out += t.head_dim;
+    if (t.lse) of_head.lse += t.lse_stride;
+  }
 }
 
 template <class S, Statistic kStatistic> void column_tiles_by(const ColumnTile& t, const TileKernels& tiles) {
