@@ -118,14 +118,17 @@ template <class S, int H, class T> void logits(const DecodeState<T>& s, int head
 }
 
 /// p = the probabilities of one head's logits, which may be p; past the last entry they are 0. `sink_logit`, if not
-/// null, takes part.
-template <class S> void softmax(const float* logit, float* p, int count, const float* sink_logit) {
+/// null, takes part. `coming`, if not null, goes on by `soon` bytes with 16 entries.
+template <class S>
+void softmax(const float* logit, float* p, int count, const float* sink_logit, Coming* coming = nullptr,
+             std::uintptr_t soon = 0) {
   typename S::V most = S::load(logit);
   for (int i = kLanes; i < count; i += kLanes) most = S::max(most, S::load(logit + i));
   if (sink_logit) most = S::max(most, S::all(*sink_logit));
   const typename S::V max = S::all(S::largest(most));
   typename S::V sum = S::zero();
   for (int i = 0; i < count; i += kLanes) {
+    if (coming) coming->go_on(soon);
     const typename S::V x = exp_of<S>(S::sub(S::load(logit + i), max));
     S::store(p + i, x);
     sum = S::add(sum, x);

@@ -83,6 +83,11 @@ struct Avx2 {
   static I masked(I x, int mask) {
     return {_mm256_and_si256(x.low, _mm256_set1_epi32(mask)), _mm256_and_si256(x.high, _mm256_set1_epi32(mask))};
   }
+  static I joined(int mask, I a, I b) {
+    const __m256i ones = _mm256_set1_epi32(mask);
+    return {_mm256_or_si256(_mm256_and_si256(ones, a.low), _mm256_andnot_si256(ones, b.low)),
+            _mm256_or_si256(_mm256_and_si256(ones, a.high), _mm256_andnot_si256(ones, b.high))};
+  }
   template <int kBits> static I shifted(I x) {
     return {_mm256_srli_epi16(x.low, kBits), _mm256_srli_epi16(x.high, kBits)};
   }

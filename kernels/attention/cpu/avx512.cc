@@ -75,6 +75,8 @@ struct Avx512 {
     return _mm512_srlv_epi64(_mm512_set1_epi64(plane), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
   }
   static I masked(I x, int mask) { return _mm512_and_si512(x, _mm512_set1_epi32(mask)); }
+  /// The bits of a where mask has ones, of b elsewhere.
+  static I joined(int mask, I a, I b) { return _mm512_ternarylogic_epi32(_mm512_set1_epi32(mask), a, b, 0xCA); }
   template <int kBits> static I shifted(I x) { return _mm512_srli_epi16(x, kBits); }
   template <int kBits> static I raised(I x) { return _mm512_slli_epi16(x, kBits); }
   static void store_levels(std::uint8_t* p, I x) { _mm512_storeu_si512(p, x); }  // of words as those of int8

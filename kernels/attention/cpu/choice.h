@@ -6,6 +6,14 @@
 
 namespace weft::kernels {
 
+/// Shares of a tile's bytes, in 32nds, that are prefetched in each part of a step over split slots: memory is to be
+/// busy all the time, so they go by what a part takes, less what it gathers.
+constexpr int kInHighLogits = 10, kInShares = 1, kInMarks = 2, kInChoice = 2, kInFineLogits = 1, kInSoftmax = 2,
+              kInHighScales = 3, kInHighValues = 4, kInFineValues = 7;
+static_assert(kInHighLogits + kInShares + kInMarks + kInChoice + kInFineLogits + kInSoftmax + kInHighScales +
+                  kInHighValues + kInFineValues ==
+              32);
+
 /// The further state of a step over split slots.
 struct SplitEntries {
   float* weight = nullptr;         // [group, entries]: logits of the chosen entries, then their probabilities
@@ -13,6 +21,7 @@ struct SplitEntries {
   // [group, groups of numbers]: of the query in 8 bits its scale and sum; [.., 64]: its bytes, and sums of values
   float *q_scale = nullptr, *q_sum = nullptr, *sum = nullptr;
   std::uint8_t* q_bytes = nullptr;
+  std::int16_t* q_words = nullptr;            // [group, groups of numbers, 64]: the query in 16 bits, by order_words()
   float *scale = nullptr, *middle = nullptr;  // [entries]: of a group of numbers of values, its scales and middles
   std::uint8_t* weight_bytes = nullptr;       // [group, entries]: weights of these numbers
   std::uint8_t* rows = nullptr;               // [kRowsAtOnce] rows of int8, and room for a group of numbers
@@ -31,6 +40,7 @@ template <class S> SplitEntries lay_out_split(const DecodeEntries& s, float* at)
   split.q_scale = split.sum + groups * kKvGroup;
   split.q_sum = split.q_scale + groups;
   split.q_bytes = reinterpret_cast<std::uint8_t*>(split.q_sum + groups);
+  split.q_words = reinterpret_cast<std::int16_t*>(s.q_bytes);  // which only cold rows take
   split.weight_bytes = split.q_bytes + groups * kKvGroup;
   split.rows = split.weight_bytes + s.tile.group * s.stride;
   return split;
@@ -44,13 +54,15 @@ template <class S> float find_shares(const DecodeEntries& s, float* work) {
   const DecodeTile& t = s.tile;
   for (int g = 0; g < t.group; ++g) {
     float* const made = g == 0 ? s.value : work;
-    if (!t.probabilities) softmax<S>(s.p + g * s.stride, made, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
+    if (!t.probabilities)
+      softmax<S>(s.p + g * s.stride, made, s.count, t.sink_logits ? t.sink_logits + g : nullptr, s.coming,
+                 s.share_of_tile(kInShares, kLanes, s.count * t.group));
     const float* const share = t.probabilities ? s.p + g * s.stride : made;
     for (int i = 0; share != s.value && i < s.count; i += kLanes)
       S::store(s.value + i, g == 0 ? S::load(share + i) : S::add(S::load(s.value + i), S::load(share + i)));
   }
   const std::int32_t newest = t.token - t.keep.read_newest();  // the last that has to be chosen
-  const std::uintptr_t soon = s.share_of_tile(kLanes, 8);
+  const std::uintptr_t soon = s.share_of_tile(kInMarks, kLanes, s.count);
   typename S::V most = S::zero();
   for (int i = 0; i < s.count; i += kLanes) {
     const typename S::V share = S::max(S::load(s.value + i), S::zero());  // 0 for what is not a number
@@ -126,10 +138,15 @@ void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, flo
   constexpr int few = 4 * kLanes;  // that are looked at alone
   constexpr std::uint32_t above_all = __builtin_bit_cast(std::uint32_t, __builtin_inff()) + 1;
   ChoiceRange bounds{{0, s.count}, {above_all, 0}, wanted};
+  const std::uintptr_t soon = s.share_of_tile(kInChoice, 1, 12);  // it takes about as many rounds
   const auto narrow = [&](std::uint32_t bits) {
+    s.coming->go_on(soon);
     bounds.narrow({bits, shares_from<S>(s.value, s.count, __builtin_bit_cast(float, bits))});
   };
-  narrow(__builtin_bit_cast(std::uint32_t, largest) + 1);
+  const auto most = __builtin_bit_cast(std::uint32_t, largest);
+  constexpr std::uint32_t eighth = 3u << 23;  // in bits; most of what is chosen seldom has less
+  narrow(most + 1);
+  if (!bounds.found() && most > eighth) narrow(most - eighth);
   while (!bounds.found() && bounds.low.count - bounds.high.count > few) narrow(bounds.middle());
   if (!bounds.found()) {
     const int above = bounds.high.count;

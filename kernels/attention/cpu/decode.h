@@ -194,7 +194,8 @@ template <class S> void decode_split(const DecodeTile& t) {
     split_logits<S>(s, split);
     for (int g = 0; g < t.group; ++g) {
       float* const p = s.p + g * s.stride;
-      softmax<S>(p, p, s.count, t.sink_logits ? t.sink_logits + g : nullptr);
+      softmax<S>(p, p, s.count, t.sink_logits ? t.sink_logits + g : nullptr, &coming,
+                 s.share_of_tile(kInSoftmax, kLanes, s.count * t.group));
     }
   }
   if (t.next) prefetch_tile<S>(*t.next);

@@ -68,7 +68,8 @@ template <class S, int H, int kBits> void high_logits(const DecodeEntries& s, co
   const float *const q_scale = split.q_scale + head * groups, *const q_sum = split.q_sum + head * groups;
   const std::uint8_t* const q = split.q_bytes + head * q_stride;
   Coming* const coming = head == 0 ? s.coming : nullptr;
-  const std::uintptr_t soon = s.share_of_tile(4, 3 * (in_pairs(kBits, groups) ? groups / 2 : groups));
+  const std::uintptr_t soon =
+      s.share_of_tile(kInHighLogits, 4, s.count * (in_pairs(kBits, groups) ? groups / 2 : groups));
   for (int first = 0; first < s.count; first += kLanes) {
     const std::int32_t* const slot = s.slot + first;
     const int count = s.count - first < kLanes ? s.count - first : kLanes;

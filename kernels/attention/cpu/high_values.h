@@ -49,7 +49,7 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
   const auto row_bytes = static_cast<std::int32_t>(high_row_bytes(kBits, t.head_dim));
   const int of_group = g * (kBits * kKvGroup / 8);  // bytes of a row before the group
   const auto* const rows = static_cast<const std::uint8_t*>(t.slot_v);
-  const std::uintptr_t soon = s.share_of_tile(4, 4 * groups);
+  const std::uintptr_t soon = s.share_of_tile(kInHighValues, 4, s.count * groups);
   const std::int32_t side_by_side[4] = {0, row_bytes, 2 * row_bytes, 3 * row_bytes};
   for (int first = 0; first < s.count; first += kMostSummed) {
     const int end = s.count - first < kMostSummed ? s.count : first + kMostSummed;
@@ -105,7 +105,7 @@ void add_high_group(const DecodeEntries& s, const SplitEntries& split, int head,
 template <class S, int kBits> void add_high_values(const DecodeEntries& s, const SplitEntries& split) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim);
-  const std::uintptr_t soon = s.share_of_tile(kLanes, 8 * groups);
+  const std::uintptr_t soon = s.share_of_tile(kInHighScales, kLanes, s.count * groups);
   for (int g = 0; g < groups; ++g) {
     for (int i = 0; i < s.count; i += kLanes) {
       typename S::V scales, minima;

@@ -85,6 +85,10 @@ struct Plain {
   static I masked(const I& x, int mask) {
     return each_integer([&](int i) { return x.at[i] & static_cast<std::uint32_t>(mask); });
   }
+  static I joined(int mask, const I& a, const I& b) {
+    const auto ones = static_cast<std::uint32_t>(mask);
+    return each_integer([&](int i) { return (ones & a.at[i]) | (~ones & b.at[i]); });
+  }
   template <int kBits> static I shifted(const I& x) {
     return each_integer([&](int i) { return x.at[i] >> kBits; });  // across the words, which masked() undoes
   }

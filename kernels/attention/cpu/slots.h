@@ -38,9 +38,10 @@ struct DecodeEntries {
   Coming* coming = nullptr;                    // what is prefetched meanwhile
   std::uintptr_t tile_bytes = 0;               // of it, for a tile
   int first_empty = -1, first_cold_empty = -1;
-  /// The bytes to prefetch with some entries, if with all of them one of `parts` of a tile is prefetched.
-  [[gnu::always_inline]] std::uintptr_t share_of_tile(int entries, int parts) const {
-    return tile_bytes * static_cast<std::uintptr_t>(entries) / static_cast<std::uintptr_t>(parts * count);
+  /// The bytes to prefetch with `some` of `all` entries, if with all of them `share` of 32 parts of a tile are
+  /// prefetched.
+  [[gnu::always_inline]] std::uintptr_t share_of_tile(int share, int some, int all) const {
+    return tile_bytes * static_cast<std::uintptr_t>(share * some) / (32 * static_cast<std::uintptr_t>(all));
   }
 };
 template <class T> struct DecodeState : DecodeEntries {

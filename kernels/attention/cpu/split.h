@@ -1,11 +1,11 @@
 // kernels/attention/cpu/split.h: the reading part of a decode step over split slots (KvSlots::split), over a vector
 // type S (cpu/math.h). All entries are read by their high rows; the rows of the chosen become rows of int8 in the
-// cache, some at a time, and are read as those of int8 slots. With all entries chosen the bits are therefore those of
-// int8.
+// cache, some at a time, and are read as those of int8 slots; keys of 4 bits are multiplied without that. With all
+// entries chosen the bits are those of int8.
 #pragma once
 
 #include "kernels/attention/cpu/high_values.h"
-#include "kernels/attention/cpu/levels.h"
+#include "kernels/attention/cpu/row_pieces.h"
 
 namespace weft::kernels {
 
@@ -22,65 +22,12 @@ constexpr EachRow kEachRow;
 
 }  // namespace
 
-/// The numbers of planes of kBits bits in all (coarse_row.h), as words of int8, from bit kFrom of each number on.
-template <class S, int kBits, int kFrom> typename S::I of_planes(const std::uint8_t* plane) {
-  if constexpr (kBits >= 4) {
-    const typename S::I x = S::template words<DType::i4>(plane);
-    const typename S::I both = S::add(S::template raised<kFrom + kBits - 4>(S::masked(x, 0x000F000F)),
-                                      S::template raised<kFrom + kBits>(S::masked(x, 0x00F000F0)));
-    if constexpr (kBits == 4) return both;
-    else return S::add(both, of_planes<S, kBits - 4, kFrom>(plane + kKvGroup / 2));
-  } else if constexpr (kBits >= 2) {
-    const typename S::I x = S::template raised<kFrom + kBits - 2>(S::masked(S::two_bits(plane), 0x03030303));
-    if constexpr (kBits == 2) return x;
-    else return S::add(x, of_planes<S, kBits - 2, kFrom>(plane + kKvGroup / 4));
-  } else {
-    return S::template raised<kFrom>(S::masked(S::one_bit(plane), 0x01010101));
-  }
-}
-
-namespace {
-
-/// The keys or the values of a tile's split slots.
-struct RowPieces {
-  const std::uint8_t *high, *low, *scales;
-  std::size_t high_bytes, low_bytes, level_bytes, fine_bytes, groups;
-  int bits, head_dim;
-
-  RowPieces(const void* high_rows, const std::byte* low_rows, const std::byte* of_scales, int row_bits, int dim)
-      : high(static_cast<const std::uint8_t*>(high_rows)), low(reinterpret_cast<const std::uint8_t*>(low_rows)),
-        scales(reinterpret_cast<const std::uint8_t*>(of_scales)), high_bytes(high_row_bytes(row_bits, dim)),
-        low_bytes(low_row_bytes(row_bits, dim)), level_bytes(kv_level_bytes(DType::i8, dim)),
-        fine_bytes(kv_row_bytes(DType::i8, dim)), groups(static_cast<std::size_t>(kv_groups(dim))), bits(row_bits),
-        head_dim(dim) {}
-  /// Prefetches a slot's low row.
-  [[gnu::always_inline]] void prefetch_low(int slot) const {
-    const std::uint8_t* const row = low + static_cast<std::size_t>(slot) * low_bytes;
-    for (std::size_t i = 0; i < low_bytes; i += kLine) __builtin_prefetch(row + i, 0, 2);
-  }
-};
-RowPieces key_pieces(const DecodeTile& t) { return {t.slot_k, t.low_k, t.scale_k, t.coarse.keys, t.head_dim}; }
-RowPieces value_pieces(const DecodeTile& t) { return {t.slot_v, t.low_v, t.scale_v, t.coarse.values, t.head_dim}; }
-
-}  // namespace
-
-/// Writes the row of int8 of a slot, and something up to a whole group behind its levels, before the scales.
-template <class S, int kBits> void join_row(const RowPieces& of, int slot, std::uint8_t* row) {
-  const auto place = static_cast<std::size_t>(slot);
-  const std::uint8_t *high = of.high + place * of.high_bytes, *low = of.low + place * of.low_bytes;
-  for (std::size_t g = 0; g < of.groups; ++g, high += kBits * kKvGroup / 8, low += (8 - kBits) * kKvGroup / 8)
-    S::store_levels(row + g * kKvGroup, S::add(of_planes<S, kBits, 8 - kBits>(high), of_planes<S, 8 - kBits, 0>(low)));
-  for (std::size_t g = 0; g < of.groups; ++g)
-    __builtin_memcpy(row + of.level_bytes + 4 * g, of.scales + (place * of.groups + g) * 4, 4);
-}
-
-/// Calls f(first, rows) for the chosen entries, a block at a time, whose rows have been joined. It prefetches the low
-/// rows of `of`, and those of `next` that are read after them.
+/// Calls f(first, rows) for the chosen entries, a block at a time, whose rows have been joined. It prefetches their low
+/// rows, and `share` of what comes.
 template <class S, class F>
-void in_blocks(const DecodeEntries& s, const SplitEntries& split, const RowPieces& of, const RowPieces* next,
-               const F& f) {
+void in_blocks(const DecodeEntries& s, const SplitEntries& split, const RowPieces& of, int share, const F& f) {
   constexpr int ahead = 32;
-  const std::uintptr_t soon = s.tile_bytes / static_cast<std::uintptr_t>(12 * split.count);
+  const std::uintptr_t soon = s.share_of_tile(share, 1, split.count);
   for (int i = 0; i < split.count && i < ahead; ++i) of.prefetch_low(s.slot[split.chosen[i]]);
   for (int first = 0; first < split.count; first += kRowsAtOnce) {
     const int count = split.count - first < kRowsAtOnce ? split.count - first : kRowsAtOnce;
@@ -88,7 +35,6 @@ void in_blocks(const DecodeEntries& s, const SplitEntries& split, const RowPiece
       for (int i = 0; i < count; ++i) {
         s.coming->go_on(soon);
         if (first + i + ahead < split.count) of.prefetch_low(s.slot[split.chosen[first + i + ahead]]);
-        if (next) next->prefetch_low(s.slot[split.chosen[first + i]]);
         join_row<S, kBits>(of, s.slot[split.chosen[first + i]],
                            split.rows + static_cast<std::size_t>(i) * of.fine_bytes);
       }
@@ -97,17 +43,68 @@ void in_blocks(const DecodeEntries& s, const SplitEntries& split, const RowPiece
   }
 }
 
+/// split.weight = the logits of the chosen entries, whose keys have high rows of 4 bits, for H query heads from `head`
+/// on. The bits are those of level_logits() over joined rows. It prefetches as in_blocks() does.
+template <class S, int H>
+void joined_logits(const DecodeEntries& s, const SplitEntries& split, int head, const RowPieces& keys) {
+  constexpr int ahead = 32;
+  const int groups = kv_groups(s.tile.head_dim), end = split.count;
+  const std::uintptr_t soon = s.share_of_tile(kInFineLogits, 1, end);
+  const auto slot_at = [&](int i) { return s.slot[split.chosen[i < end ? i : end - 1]]; };
+  for (int i = 0; head == 0 && i < end && i < ahead; ++i) keys.prefetch_low(slot_at(i));
+  for (int first = 0; first < end; first += kLanes) {
+    alignas(64) std::int32_t at[kLanes], scales_at[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int slot = slot_at(first + i);
+      at[i] = slot * static_cast<std::int32_t>(keys.high_bytes), scales_at[i] = slot * groups * 4;
+      if (head > 0 || first + i >= end) continue;
+      s.coming->go_on(soon);
+      if (first + i + ahead < end) keys.prefetch_low(slot_at(first + i + ahead));
+    }
+    typename S::V logit[H];
+    WEFT_UNROLLED (int h = 0; h < H; ++h) logit[h] = S::zero();
+    for (int g = 0; g < groups;) {
+      const std::int16_t* const q = split.q_words + (head * groups + g) * kKvGroup;
+      const bool pairs = in_pairs(4, groups);
+      typename S::I dot[2][H];
+      if (pairs) multiply_joined<S, H, true>(keys, at, g, q, groups * kKvGroup, dot);
+      else multiply_joined<S, H, false>(keys, at, g, q, groups * kKvGroup, dot);
+      for (int n = 0; n < (pairs ? 2 : 1); ++n, ++g) {
+        typename S::V scale, minimum;
+        S::scales(keys.scales + 4 * g, scales_at, kLanes, scale, minimum);
+        const float *const q_scale = s.q_scale + head * groups + g, *const q_sum = s.q_sum + head * groups + g;
+        WEFT_UNROLLED (int h = 0; h < H; ++h) {
+          logit[h] = S::fma(S::to_floats(dot[n][h]), S::mul(scale, S::all(q_scale[h * groups])), logit[h]);
+          logit[h] = S::fma(minimum, S::all(q_sum[h * groups]), logit[h]);
+        }
+      }
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(split.weight + (head + h) * s.stride + first, logit[h]);
+  }
+}
+
+/// Those of all query heads, for keys of any bits.
+template <class S> void chosen_logits(const DecodeEntries& s, const SplitEntries& split) {
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim);
+  const RowPieces keys = key_pieces(t);
+  if (t.coarse.keys == 4) {
+    for (int i = 0; i < t.group * groups * kKvGroup; i += groups * kKvGroup)
+      order_words<S>(s.q_words + i, groups, split.q_words + i);
+    return by_heads<S>(t.group, [&]<int H>(int head) { joined_logits<S, H>(s, split, head, keys); });
+  }
+  in_blocks<S>(s, split, keys, kInFineLogits, [&](int first, const LevelRows& k) {
+    by_heads<S>(t.group, [&]<int H>(int head) {
+      const int part = head * groups;
+      level_logits<S, H, WholeRows<DType::i8>>(k, s.q_words + part * kKvGroup, s.q_scale + part, s.q_sum + part,
+                                               split.weight + first + head * s.stride, s.stride);
+    });
+  });
+}
+
 /// s.p = the logits of all entries, capped: of the chosen ones by all bits. It chooses them.
 template <class S> void split_logits(const DecodeEntries& s, SplitEntries& split) {
   const DecodeTile& t = s.tile;
-  const int groups = kv_groups(t.head_dim);
-  const auto of_heads = [&]<class Rows>(const LevelRows& k, float* logits) {
-    by_heads<S>(t.group, [&]<int H>(int head) {
-      const int first = head * groups;
-      level_logits<S, H, Rows>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first,
-                               logits + head * s.stride, s.stride);
-    });
-  };
   const auto cap = [&](float* logits, int count) {
     for (int g = 0; t.cap > 0 && g < t.group; ++g) cap_logits<S>(logits + g * s.stride, count, t.cap);
   };
@@ -118,10 +115,7 @@ template <class S> void split_logits(const DecodeEntries& s, SplitEntries& split
       for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[g * s.stride + i] = -__builtin_inff();
   }
   choose_entries<S>(s, split);
-  const RowPieces values = value_pieces(t);
-  in_blocks<S>(s, split, key_pieces(t), &values, [&](int first, const LevelRows& k) {
-    of_heads.template operator()<WholeRows<DType::i8>>(k, split.weight + first);
-  });
+  chosen_logits<S>(s, split);
   cap(split.weight, split.count);
   for (int g = 0; g < t.group; ++g) {
     float* const p = s.p + g * s.stride;
@@ -147,7 +141,7 @@ template <class S> void split_outputs(const DecodeEntries& s, SplitEntries& spli
   }
   DecodeEntries chosen = s;
   chosen.p = split.weight;
-  in_blocks<S>(s, split, value_pieces(t), nullptr,
+  in_blocks<S>(s, split, value_pieces(t), kInFineValues,
                [&](int first, const LevelRows& v) { add_values<S, WholeRows<DType::i8>>(chosen, v, first); });
   for (int g = 0; g < t.group; ++g)
     for (int i = 0; i < split.count; ++i) s.p[g * s.stride + split.chosen[i]] = split.weight[g * s.stride + i];
