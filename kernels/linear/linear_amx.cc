@@ -14,9 +14,13 @@
 namespace weft::kernels {
 namespace {
 
-void begin() {
+/// Tiles 4 and 5 have rows of weights or of x. The rows of all others run along x's rows, or along 16 columns.
+void begin(std::int64_t x_rows) {
   TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) config.bytes_of_row[tile] = kLine, config.rows[tile] = kRows;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.bytes_of_row[tile] = tile == 4 || tile == 5 ? kLine : static_cast<std::uint16_t>(x_rows * 4);
+    config.rows[tile] = kRows;
+  }
   load_config(config);
 }
 
@@ -47,13 +51,15 @@ void round_rows(const ToTiles& t) {
 }
 
 template <class Load> [[gnu::always_inline]] inline void pair_tiles(const ToTiles& t, const Load& load) {
+  const std::int64_t row = t.tile / kRows;
+  const __mmask16 some = static_cast<__mmask16>((1u << row / 4) - 1u);
   std::byte* to = t.to;
   for (std::int64_t at = 0; at < t.k; at += kAmxStep) {
     __m512 v[16];
     for (int i = 0; i < 16; ++i) v[i] = i < t.rows ? load(i * t.stride + at, t.k - at) : _mm512_setzero_ps();
     transpose_16x16(v);
-    WEFT_UNROLLED (int i = 0; i < 16; ++i) _mm512_store_ps(to + i * kLine, v[i]);
-    to += kAmxTile;
+    WEFT_UNROLLED (int i = 0; i < 16; ++i) _mm512_mask_storeu_ps(to + i * row, some, v[i]);
+    to += t.tile;
   }
 }
 void round_pairs(const ToTiles& t) {
@@ -85,11 +91,11 @@ void pair_rows(const ToTiles& t) {
 
 /// Tiles 0 to 3 have sums, 4 and 5 weights, 6 and 7 x.
 template <int XTiles, int WTiles>
-[[gnu::always_inline]] inline void few_step(const std::byte* x, std::int64_t x_tile, const bf16* w,
+[[gnu::always_inline]] inline void few_step(const std::byte* x, std::int64_t x_tile, const bf16* w, std::int64_t x_row,
                                             std::int64_t stride) {
   const std::int64_t bytes = stride * 2, tile = stride * kRows;
-  _tile_loadd(6, x, kLine);
-  if constexpr (XTiles == 2) _tile_loadd(7, x + x_tile, kLine);
+  _tile_loadd(6, x, x_row);
+  if constexpr (XTiles == 2) _tile_loadd(7, x + x_tile, x_row);
   _tile_loadd(4, w, bytes);
   _tile_dpbf16ps(0, 4, 6);
   if constexpr (XTiles == 2) _tile_dpbf16ps(1, 4, 7);
@@ -110,14 +116,15 @@ void store_transposed(const char* tile, std::int64_t rows, float* sums, std::int
 }
 
 template <int XTiles, int WTiles> void few(const FewRows& t) {
-  const std::int64_t steps = (t.k + kAmxStep - 1) / kAmxStep, x_tile = steps * kAmxTile;
+  const std::int64_t steps = (t.k + kAmxStep - 1) / kAmxStep, x_row = t.x_rows * 4, x_step = x_row * kRows;
+  const std::int64_t x_tile = steps * x_step;
   zero_sums();
   // Rows of weights end where others may not be read: the last step, and a tile of fewer than 16 rows, are copied.
   const std::int64_t whole = WTiles == 1 && t.columns < kRows ? 0 : t.k / kAmxStep;
   for (std::int64_t step = 0; step < whole; ++step) {
     for (std::int64_t row = 0; row < WTiles * kRows; ++row)
       _mm_prefetch(reinterpret_cast<const char*>(t.prefetch + row * t.weight_stride + step * kAmxStep), _MM_HINT_T1);
-    few_step<XTiles, WTiles>(t.x + step * kAmxTile, x_tile, t.weight + step * kAmxStep, t.weight_stride);
+    few_step<XTiles, WTiles>(t.x + step * x_step, x_tile, t.weight + step * kAmxStep, x_row, t.weight_stride);
   }
   for (std::int64_t step = whole; step < steps; ++step) {
     alignas(64) bf16 copy[WTiles * kRows * kAmxStep];
@@ -127,7 +134,7 @@ template <int XTiles, int WTiles> void few(const FewRows& t) {
                          _mm512_maskz_loadu_epi16(row < t.columns ? some : __mmask32{0},
                                                   t.weight + row * t.weight_stride + step * kAmxStep));
     stored(copy);
-    few_step<XTiles, WTiles>(t.x + step * kAmxTile, x_tile, copy, kAmxStep);
+    few_step<XTiles, WTiles>(t.x + step * x_step, x_tile, copy, x_row, kAmxStep);
   }
   alignas(64) char tile[2][2][kAmxTile];
   _tile_stored(0, tile[0][0], kLine);

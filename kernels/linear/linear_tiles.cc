@@ -25,7 +25,8 @@ class TilePass {
  public:
   TilePass(std::span<const Linear> products, const TileKernels& kernels, std::int64_t first_row, std::int64_t rows)
       : products_(products), kernels_(kernels), in_(products.front().x.cols), first_row_(first_row), rows_(rows),
-        few_(rows <= kFewRows), steps_(divide_up(in_, kAmxStep)), x_tiles_(divide_up(rows, kAmxRows)) {
+        few_(rows <= kFewRows), steps_(divide_up(in_, kAmxStep)), x_tiles_(divide_up(rows, kAmxRows)),
+        x_rows_(few_ ? std::min(rows, kAmxRows) : kAmxRows) {
     for (const Linear& product : products) outputs_ += product.weight.rows;
   }
 
@@ -52,7 +53,7 @@ class TilePass {
     const std::int64_t first = number * task_columns_;
     return {op, first, std::min(task_columns_, op->weight.rows - first)};
   }
-  std::int64_t x_tile() const { return steps_ * kAmxTile; }  // bytes of 16 rows
+  std::int64_t x_tile() const { return steps_ * kAmxTile / kAmxRows * x_rows_; }  // bytes of x_rows_ rows
 
   void work(ThreadPool::Turn& turn, int thread) {
     const std::int64_t blocks = divide_up(steps_, kPanelSteps);
@@ -67,7 +68,7 @@ class TilePass {
       turned_.fetch_add(1, std::memory_order_release);
     }
     while (turned_.load(std::memory_order_acquire) < x_tiles_) std::this_thread::yield();  // tiles of other threads
-    kernels_.begin();
+    kernels_.begin(x_rows_);
     for (std::int64_t following; mine < x_tiles_ + tasks_; mine = following) {
       following = next_++;  // drawn one task early, to know what to prefetch
       const Task now = task(mine - x_tiles_);
@@ -85,7 +86,8 @@ class TilePass {
                                                          .rows = std::min(kAmxRows, rows_ - row),
                                                          .k = in_,
                                                          .stride = x.stride,
-                                                         .to = x_ + tile * x_tile()});
+                                                         .to = x_ + tile * x_tile(),
+                                                         .tile = kAmxTile / kAmxRows * x_rows_});
   }
 
   static const bf16* weight(const Task& task, std::int64_t column, std::int64_t step) {
@@ -101,6 +103,7 @@ class TilePass {
       for (std::int64_t tile = 0; tile < x_tiles_; tile += kFewTiles)
         kernels_.few[std::min(x_tiles_ - tile, kFewTiles) - 1][tiles - 1](
             {.x = x_ + tile * x_tile(),
+             .x_rows = x_rows_,
              .weight = weight(task, column, 0),
              .prefetch = tile == 0 ? soon : weight(task, column, 0),
              .weight_stride = task.op->weight.stride,
@@ -193,7 +196,7 @@ class TilePass {
   const TileKernels& kernels_;
   const std::int64_t in_, first_row_, rows_;
   const bool few_;
-  const std::int64_t steps_, x_tiles_;
+  const std::int64_t steps_, x_tiles_, x_rows_;  // x_rows_: of a tile
   std::int64_t outputs_ = 0, task_columns_ = 0, tasks_ = 0;
   std::byte* x_ = nullptr;  // [x tiles][steps] tiles
   alignas(64) std::atomic<std::int64_t> next_{0};

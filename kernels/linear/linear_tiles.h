@@ -24,12 +24,13 @@ struct ToTiles {
   const void* from;  // [rows, k], stride numbers apart
   std::int64_t rows, k, stride;
   std::byte* to;
-  std::int64_t tile = kAmxTile;  // of pair_rows: bytes between one tile and the next
+  std::int64_t tile = kAmxTile;  // of pairs: bytes between one tile and the next; of round_pairs 64 a row of x
 };
 
 /// sums = one or two tiles of rows of x times one or two tiles of rows of weights, which are taken as they lie.
 struct FewRows {
-  const std::byte* x;    // tiles of pairs: [row tiles][steps]
+  const std::byte* x;    // tiles of pairs: [row tiles][steps], of x_rows rows
+  std::int64_t x_rows;   // as begin() has it; 16 if there are two tiles
   const bf16* weight;    // [columns] rows of k numbers, weight_stride apart
   const bf16* prefetch;  // as many rows that will soon be needed in the second-level cache
   std::int64_t weight_stride, k;
@@ -54,7 +55,8 @@ struct ManyRows {
 };
 
 struct TileKernels {
-  void (*begin)();                       ///< sets this thread's tiles up
+  /// Sets this thread's tiles up, those of few() for so many rows of x: what is not there need not be loaded.
+  void (*begin)(std::int64_t x_rows);
   void (*end)();                         ///< gives them back, so that the system saves no tiles where threads change
   void (*round_rows)(const ToTiles&);    ///< rounds f32 to tiles of rows
   void (*round_pairs)(const ToTiles&);   ///< rounds f32 to tiles of pairs along k

@@ -73,7 +73,7 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   // Row r of head h has place h * places + r.
   const int places = static_cast<int>(round_up(t.rows, kTogether));
 
-  tiles.begin();
+  tiles.begin(kAmxRows);
   set_to<S>(out, t.heads * places * dim, 0.0f);
   for (int place = 0; place < t.heads * places; place += kAmxRows) {
     const int head = place / places, r = place % places;
@@ -163,7 +163,7 @@ template <class S, Statistic kStatistic> void column_tiles_by(const ColumnTile& 
   float* const logits = reinterpret_cast<float*>(q + 2 * tile);     // [32, kKeyColumns]
   float* const copy = logits + kTogether * kKeyColumns;             // [16, head_dim] of any type
   const SplitRows<bf16> k{static_cast<const bf16*>(t.prefix_k), static_cast<const bf16*>(t.k), t.k_stride, t.prefix};
-  tiles.begin();
+  tiles.begin(kAmxRows);
   keys_to_tiles<S>(k, t.first_key, t.keys, t.head_dim, tiles, reinterpret_cast<bf16*>(copy), keys);
   sum_columns<S, kStatistic>(t, [&](int head, int first, int count, typename S::V* sum) {
     for (int row = first; row < first + count; row += kTogether) {
