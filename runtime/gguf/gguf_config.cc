@@ -216,8 +216,9 @@ class ConfigMaker {
   void refuse_scalings(std::initializer_list<const char*> read) const {
     const std::string begin = key("rope.scaling.");
     for (const auto& [name, value] : gguf_.metadata)
-      if (name.starts_with(begin) &&
-          std::none_of(read.begin(), read.end(), [&begin, &found = name](const char* rest) { return found == begin + rest; }))
+      if (name.starts_with(begin) && std::none_of(read.begin(), read.end(), [&begin, &found = name](const char* rest) {
+            return found == begin + rest;
+          }))
         refuse_key(name);
   }
 

@@ -139,8 +139,8 @@ class Walk {
       if (!values || key != "type")
         refuse(path, "has " + in_quotes(key) + " next to " + in_quotes(*first) + ", which answers cannot be held to");
       const ordered_json given = *first == "const" ? ordered_json::array({at["const"]}) : at["enum"];
-      if (given.is_array() &&
-          !std::all_of(given.begin(), given.end(), [&types = value](const auto& each) { return is_of_types(each, types); }))
+      if (given.is_array() && !std::all_of(given.begin(), given.end(),
+                                           [&types = value](const auto& each) { return is_of_types(each, types); }))
         refuse(path, "has a value of another type than 'type' in " + in_quotes(*first));
     }
   }
