@@ -62,7 +62,7 @@ cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
 cp -r scripts/{gpu_check.sh,cluster,evaluate,python,get_model.sh,get_model.py} "$package/scripts"
-cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
+cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress,run_quantised_cache}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
 cp scripts/bench/{link_bytes,measured_machine,projection,weft_plan}.py "$package/scripts/bench"
 scripts/dev/package_readme.py "$package"
