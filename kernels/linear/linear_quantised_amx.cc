@@ -39,66 +39,49 @@ struct RowsOfGroups {
   }
 };
 
-/// dot [16][16] = the levels of 16 rows of a group times those of its weights. Two groups that follow each other take
-/// other registers, whose numbers intrinsics want as they are.
-[[gnu::always_inline]] inline void multiply_even(const std::int8_t* x, const char* weight, std::int64_t group,
-                                                 int* dot) {
+/// Register 0 [16][16] = the levels of 16 rows of a group times those of its weights.
+[[gnu::always_inline]] inline void multiply(const std::int8_t* x, const char* weight, std::int64_t group) {
   _tile_zero(0);
   _tile_loadd(4, x, group);
   _tile_loadd(6, weight, kLine);
   _tile_dpbsud(0, 4, 6);
   if (group == 128) {
-    _tile_loadd(4, x + kLine, group);
-    _tile_loadd(6, weight + kRows * kLine, kLine);
-    _tile_dpbsud(0, 4, 6);
-  }
-  _tile_stored(0, dot, kLine);
-}
-
-[[gnu::always_inline]] inline void multiply_odd(const std::int8_t* x, const char* weight, std::int64_t group,
-                                                int* dot) {
-  _tile_zero(1);
-  _tile_loadd(5, x, group);
-  _tile_loadd(7, weight, kLine);
-  _tile_dpbsud(1, 5, 7);
-  if (group == 128) {
     _tile_loadd(5, x + kLine, group);
     _tile_loadd(7, weight + kRows * kLine, kLine);
-    _tile_dpbsud(1, 5, 7);
+    _tile_dpbsud(0, 5, 7);
   }
-  _tile_stored(1, dot, kLine);
 }
 
-/// The integers of two groups are computed while those of the two before are joined to the sums.
 void tile(const IntegerTile& t) {
   const char* weight = reinterpret_cast<const char*>(t.weight);
   const std::int8_t* x = t.x;
-  const std::int64_t group = t.quads * kQuad, bytes = (t.quads + 1) * kLine;
-  alignas(64) int dot[4][kRows * 16];
+  const std::int64_t group = t.quads * kQuad;
+  // The next group's integers are begun before a group's are scaled. Those of small groups are stored before that too,
+  // others after it: whichever was faster.
+  const bool early = group <= 32;
+  alignas(64) int dots[2][kRows * 16];
   if (t.soon != nullptr)
     for (std::int64_t row = 0; row < kRows; ++row) __builtin_prefetch(t.soon + row * t.soon_stride, 1, 3);
+  multiply(x, weight + kLine, group);
+  _tile_stored(0, dots[0], kLine);
   __m512 sum[kRows];
   WEFT_UNROLLED (int i = 0; i < kRows; ++i) sum[i] = _mm512_setzero_ps();
-  const auto dots = [&](std::int64_t g) {
-    const char* const from = weight + g * bytes;
+  for (std::int64_t g = 0; g < t.groups; ++g, x += kRows * group, weight += (t.quads + 1) * kLine) {
+    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight)));
+    const __m512 minimum = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + kLine / 2)));
     if (t.prefetch)
-      for (std::int64_t line = 0; line <= t.quads; ++line) _mm_prefetch(from + kAhead + line * kLine, _MM_HINT_T0);
-    if (g % 2 == 0) multiply_even(x + g * kRows * group, from + kLine, group, dot[g % 4]);
-    else multiply_odd(x + g * kRows * group, from + kLine, group, dot[g % 4]);
-  };
-  const auto join = [&](std::int64_t g) {
-    const char* const from = weight + g * bytes;
-    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    const __m512 minimum = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + kLine / 2)));
+      for (std::int64_t line = 0; line <= t.quads; ++line) _mm_prefetch(weight + kAhead + line * kLine, _MM_HINT_T0);
+    const bool more = g + 1 < t.groups;
+    const int* const dot = dots[g % 2];
+    if (more) multiply(x + kRows * group, weight + (t.quads + 2) * kLine, group);
+    if (more && early) _tile_stored(0, dots[(g + 1) % 2], kLine);
+    stored(dot);
     WEFT_UNROLLED (int i = 0; i < kRows; ++i) {
       const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(t.x_scale[g * kRows + i]));
-      sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(dot[g % 4] + i * 16)), both, sum[i]);
+      sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(dot + i * 16)), both, sum[i]);
       sum[i] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(t.x_sum[g * kRows + i]), sum[i]);
     }
-  };
-  for (std::int64_t g = 0; g < t.groups + 2; ++g) {
-    if (g < t.groups) dots(g);
-    if (g >= 2) join(g - 2);
+    if (more && !early) _tile_stored(0, dots[(g + 1) % 2], kLine);
   }
   WEFT_UNROLLED (int i = 0; i < kRows; ++i) _mm512_storeu_ps(t.sums + i * 16, sum[i]);
 }
