@@ -17,7 +17,12 @@ constexpr int kDTypes = 7;
 
 inline constexpr int kFloat8Group = 128;  ///< numbers of a row that share a scale in f8
 /// The same of the other quantised types.
-constexpr bool is_group_size(std::int64_t group) { return group == 16 || group == 32 || group == 64 || group == 128; }
+inline constexpr int kGroupSizeKinds[] = {16, 32, 64, 128};
+constexpr bool is_group_size(std::int64_t group) {
+  for (const int size : kGroupSizeKinds)
+    if (group == size) return true;
+  return false;
+}
 inline constexpr const char* kGroupSizes = "16, 32, 64 or 128";
 
 constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8; }

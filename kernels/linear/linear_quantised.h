@@ -28,7 +28,7 @@ struct IntegerTile {
   const std::uint8_t* table;     // [16] of tile_table
   bool prefetch;                 // whether the weights come from memory
   float* sums;
-  float* soon = nullptr;  // of AMX: [16 rows, 16] of a result that will soon be written, or null
+  const float* soon = nullptr;  // of AMX: [16 rows, 16] of a result that will soon be written, or null
   std::int64_t soon_stride = 0;
 };
 

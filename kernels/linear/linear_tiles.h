@@ -50,7 +50,7 @@ struct ManyRows {
   bool first;
   const std::byte* prefetch = nullptr;  // rows of weights that will soon be needed in the second-level cache
   std::int64_t prefetch_stride = 0, prefetch_rows = 0;  // a line of each a step
-  float* soon = nullptr;                                // [32 rows, 32] of a result that will soon be written, or null
+  const float* soon = nullptr;                          // [32 rows, 32] of a result that will soon be written, or null
   std::int64_t soon_stride = 0;
 };
 

@@ -219,13 +219,13 @@ DType level_type(Part& fields, const char* key) {
 void read_groups(Part& fields, Quantisation& to) {
   Part others(fields.at("modules_by_group_size"), fields.where + ".modules_by_group_size");
   std::size_t known = 0;
-  for (const int group : {16, 32, 64, 128}) {
+  for (const int group : kGroupSizeKinds) {
     const std::string key = std::to_string(group);
     known += others.absent(key) ? 0 : 1;
     for (const std::string& name : read_names(others, key)) to.other_groups[name] = group;
   }
   if (known != fields.at("modules_by_group_size").size())
-    fields.refuse_field("modules_by_group_size", "lists by group sizes of 16, 32, 64 or 128");
+    fields.refuse_field("modules_by_group_size", std::string("lists by group sizes of ") + kGroupSizes);
 }
 
 Quantisation read_weft(Part& fields) {

@@ -34,11 +34,10 @@ struct BlockFormat {
 };
 
 // The formats that Weft reads, a list for each source.
-std::span<const BlockFormat> float_formats();   ///< F32, F16, BF16
-std::span<const BlockFormat> formats_of_32();   ///< blocks of 32 with one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
-std::span<const BlockFormat> formats_of_256();  ///< blocks of 256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0
-std::span<const BlockFormat>
-formats_with_tables();  ///< levels that stand for uneven numbers: IQ4_NL, IQ4_XS, MXFP4, NVFP4
+std::span<const BlockFormat> float_formats();        ///< F32, F16, BF16
+std::span<const BlockFormat> formats_of_32();        ///< blocks of 32 with one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+std::span<const BlockFormat> formats_of_256();       ///< blocks of 256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0
+std::span<const BlockFormat> formats_with_tables();  ///< levels for uneven numbers: IQ4_NL, IQ4_XS, MXFP4, NVFP4
 
 /// Returns null if Weft does not read the type.
 const BlockFormat* block_format(std::uint32_t id);

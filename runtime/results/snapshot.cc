@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMagic = "weft in flight 3";  // the last character: the version of the format
 constexpr std::uint64_t kMostIndex = std::uint64_t{1} << 30, kSyncBytes = std::uint64_t{32} << 20;
 constexpr int kMostRecords = 1 << 16;
 
@@ -137,10 +136,10 @@ InputFile open_file(const fs::path& path) {
 /// Whether the file at `path` is this user's, and begins or ends as a snapshot does or is empty.
 bool is_snapshot(const fs::path& path) try {
   const InputFile file = open_file(path);
-  std::array<char, kMagic.size()> magic{};
+  std::array<char, kSnapshotMagic.size()> magic{};
   if (file.size() > 0 && file.size() < magic.size()) return false;
   if (file.size() > 0) file.read(0, std::as_writable_bytes(std::span(magic)));
-  if (file.size() == 0 || std::string_view(magic.data(), magic.size()) == kMagic) return true;
+  if (file.size() == 0 || std::string_view(magic.data(), magic.size()) == kSnapshotMagic) return true;
   Trailer trailer;
   if (file.size() < sizeof trailer) return false;
   file.read(file.size() - sizeof trailer, std::as_writable_bytes(std::span(&trailer, 1)));
@@ -158,7 +157,7 @@ SnapshotWriter::SnapshotWriter(const fs::path& path, const SnapshotKind& kind, s
   if (bytes > 0 && ::fallocate(file_.fd(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     fail("cannot be written");
-  append(std::as_bytes(std::span(kMagic)));
+  append(std::as_bytes(std::span(kSnapshotMagic)));
 }
 
 void SnapshotWriter::fail(const std::string& what) const {
@@ -236,12 +235,13 @@ void Snapshot::remove(const fs::path& path) {
 
 Snapshot::Snapshot(const fs::path& path) : file_(open_file(path)) {
   const auto damaged = [&](const std::string& what) { return DataError(path.string() + ": " + what); };
-  std::array<char, kMagic.size()> magic{};
+  std::array<char, kSnapshotMagic.size()> magic{};
   Trailer trailer;
   if (file_.size() < sizeof magic + sizeof trailer) throw damaged("is too short");
   file_.read(0, std::as_writable_bytes(std::span(magic)));
-  if (std::string_view(magic.data(), magic.size()) != kMagic)
-    throw damaged(std::string_view(magic.data(), magic.size() - 1) == kMagic.substr(0, kMagic.size() - 1)
+  if (std::string_view(magic.data(), magic.size()) != kSnapshotMagic)
+    throw damaged(std::string_view(magic.data(), magic.size() - 1) ==
+                          kSnapshotMagic.substr(0, kSnapshotMagic.size() - 1)
                       ? "was saved by another version of Weft"
                       : "begins as no such file does");
   const std::uint64_t end = file_.size() - sizeof trailer;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -15,6 +16,9 @@
 #include "runtime/requests/choice.h"
 
 namespace weft::runtime {
+
+/// The beginning of the file. Its last character is the version of the format.
+inline constexpr std::string_view kSnapshotMagic = "weft in flight 3";
 
 /// The properties that a snapshot must share with the run that continues from it.
 struct SnapshotKind {

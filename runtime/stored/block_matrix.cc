@@ -14,6 +14,11 @@
 namespace weft::runtime {
 namespace {
 
+/// The tensor with the scale of a whole matrix, or null.
+const TensorInfo* scale_of(const Checkpoint& checkpoint, const std::string& matrix) {
+  return checkpoint.find(matrix + kGgufScale);
+}
+
 class BlockMatrix : public StoredMatrix {
  public:
   BlockMatrix(const Checkpoint& checkpoint, const TensorInfo& tensor, const BlockFormat& format)
@@ -21,9 +26,9 @@ class BlockMatrix : public StoredMatrix {
                      {.type = format.type,
                       .group = format.group,
                       .table = format.table,
-                      .exact = format.exact && !checkpoint.find(tensor.name + kGgufScale),
+                      .exact = format.exact && !scale_of(checkpoint, tensor.name),
                       .name = format.name}),
-        checkpoint_(checkpoint), tensor_(tensor), scale_(checkpoint.find(tensor.name + kGgufScale)), format_(format),
+        checkpoint_(checkpoint), tensor_(tensor), scale_(scale_of(checkpoint, tensor.name)), format_(format),
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
 
   void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
@@ -141,8 +146,8 @@ std::vector<TensorNeed> needs_of_blocks(const Checkpoint& checkpoint, const poli
   const TensorInfo* const tensor = find_blocks(checkpoint, name);
   const std::vector<std::int64_t> shape = tensor->plus_one ? std::vector{cols} : std::vector{rows, cols};
   std::vector<TensorNeed> needs{{.name = name, .shape = shape, .dtypes = {tensor->dtype}, .row_major = true}};
-  if (checkpoint.find(name + kGgufScale))
-    needs.push_back({.name = name + kGgufScale,
+  if (const TensorInfo* const scale = scale_of(checkpoint, name))
+    needs.push_back({.name = scale->name,
                      .shape = {tensor->shape.size() > 2 ? tensor->shape.front() : 1},
                      .dtypes = {"F32"},
                      .row_major = true});

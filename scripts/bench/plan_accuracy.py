@@ -6,10 +6,10 @@ Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; befo
 out. With --jobs the planner's own picks for request files are timed instead: ragged lengths, a number of requests just
 above a power of two, equal prompts, prompts that several requests share, and n choices; with --prefixes, those for long
 prompts and for prompts that begin alike; each such run measures the machine briefly, as weft generate does. With
---experts the placements of a small model with experts are timed, with --coarse those rules for keys and values that fit in
-2.5 GiB beside OPT-1.3B's weights of 4 bits. With --pick the planner's policy for a model that does
-not fit is timed against twenty others, also in rounds: ten of them one step away from it, ten drawn at random from those
-that fit. Nothing else should run on the machine.
+--experts the placements of a small model with experts are timed, with --coarse h2o over int8 and cold tokens at a quarter of
+the bytes or less, with OPT-1.3B's weights of 4 bits. With --pick the planner's policy for a model that does not fit is timed
+against twenty others, also in rounds: ten of them one step away from it, ten drawn at random from those that fit. Nothing
+else should run on the machine.
 
   scripts/bench/plan_accuracy.py [--jobs | --prefixes | --experts | --coarse | --pick] [--only WORD] [--rounds N] [--report FILE]
 """
@@ -114,7 +114,7 @@ def experts():
 
 
 def coarse():
-    """Rows of int8, and those of which only the highest bits are stored, or read, for most tokens."""
+    """h2o over rows of int8 at a quarter of the bytes, and cold tokens at a quarter and at a fifth."""
     weights = {"device": 1.0, "dtype": "int4"}
 
     def policy(words, retention, kv):

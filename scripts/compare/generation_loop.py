@@ -1,4 +1,6 @@
-"""What the programs of the race share: greedy generation by a transformers model, timed; and rates from such times."""
+"""What the programs that compare with transformers share: greedy generation by its models, timed, and rates from such times;
+and the greedy answer to a line of a request file."""
+import contextlib
 import time
 
 
@@ -30,6 +32,24 @@ def generate(model, config, batch, prompt_len, steps, device):
         "decode_tokens": batch * (steps - 1),
         "prompt_tokens": batch * prompt_len,
     }
+
+
+def answer(model, tokenizer, cache, line, around_prompt=contextlib.nullcontext()):
+    """The text of a greedy answer to line["prompt"], whose keys and values a cache gets that may keep fewer tokens."""
+    import torch
+
+    ids = tokenizer(line["prompt"], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        with around_prompt:
+            logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
+        tokens = []
+        for step in range(line["max_tokens"]):
+            token = logits[0, -1].argmax().item()
+            if token == tokenizer.eos_token_id:
+                break
+            tokens.append(token)
+            logits = model(torch.tensor([[token]]), past_key_values=cache, position_ids=torch.tensor([[ids.shape[1] + step]])).logits
+    return tokenizer.decode(tokens)
 
 
 def largest_that_fits(model, config, batches, prompt_len, steps, device):

@@ -21,6 +21,7 @@ import transformers
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/evaluate"))
 import tasks  # noqa: E402
+from generation_loop import answer  # noqa: E402
 
 
 def snapkv_of_ours(compression_ratio):
@@ -40,22 +41,6 @@ PRESSES = {
 }
 RULES = ["h2o:HALF:HALF", "snapkv:BUDGET:0", "snapkv:BUDGET:0:window=4:pool=31", "h2o:HALF:HALF:window=4:pool=31",
          "keydiff:HALF:HALF", "tova:BUDGET"]
-
-
-@torch.no_grad()
-def generate(model, tokenizer, press, line):
-    ids = tokenizer(line["prompt"], return_tensors="pt")["input_ids"]
-    cache = transformers.DynamicCache()
-    with press(model):
-        logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
-    answer = []
-    for step in range(line["max_tokens"]):
-        token = logits[0, -1].argmax().item()
-        if token == tokenizer.eos_token_id:
-            break
-        answer.append(token)
-        logits = model(torch.tensor([[token]]), past_key_values=cache, position_ids=torch.tensor([[ids.shape[1] + step]])).logits
-    return tokenizer.decode(answer)
 
 
 def main():
@@ -92,7 +77,7 @@ def main():
                 # Only eager attention returns its weights, and AdaKV takes every other.
                 model.set_attn_implementation("eager" if press == "ObservedAttention" else "sdpa")
                 of_press = PRESSES[press](compression_ratio=1 - budget)
-                answers = {line["id"]: generate(model, tokenizer, of_press, line) for line in lines}
+                answers = {line["id"]: answer(model, tokenizer, transformers.DynamicCache(), line, of_press(model)) for line in lines}
                 scores[row] = tasks.scored(wanted, answers)
                 print(table(), flush=True)
         if args.output:

@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/evaluate"))
 import quality  # noqa: E402
 import tasks  # noqa: E402
+from generation_loop import answer  # noqa: E402
 
 GROUP, NEWEST = 64, 128
 BY_TOKEN = {"quanto": 0, "hqq": 1}
@@ -42,8 +43,6 @@ def new_cache(name, model):
 
 def bytes_of(name, tokens):
     """As a share of keys and values in 16 bits."""
-    if name == "full":
-        return 1.0
     newest = NEWEST / 2 / tokens
     return newest + (1 - newest) * (int(name.split(":")[1]) + 32 / GROUP) / 16
 
@@ -61,34 +60,21 @@ def loss(model, name, window):
     return total / len(wanted)
 
 
-@torch.no_grad()
-def answer(model, tokenizer, name, line):
-    cache, text = new_cache(name, model), []
-    ids = tokenizer(line["prompt"], return_tensors="pt")["input_ids"]
-    logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
-    for _ in range(line["max_tokens"]):
-        token = logits[0, -1].argmax().item()
-        if token == tokenizer.eos_token_id:
-            break
-        text.append(token)
-        logits = model(torch.tensor([[token]]), past_key_values=cache).logits
-    return tokenizer.decode(text)
-
-
 def perplexities(args, folder, model):
     windows = quality.make_windows(args, folder)
     lines = [json.loads(line) for line in windows.open()]
     print("| | bytes | perplexity | change | standard error |\n|---|---|---|---|---|", flush=True)
-    for names, first, measure in ((args.rules, "full", lambda name: quality.score(args, folder, windows, name)),
-                                  (args.caches, "full", lambda name: [loss(model, name, line) for line in lines])):
-        full = measure(first)
-        print(f"| {'Weft' if names is args.rules else 'transformers'}, full | | "
-              f"{math.exp(quality.mean_and_error(full)[0]):.2f} | | |", flush=True)
+    tokens = args.prompt + args.scored
+    for of, names, share, measure in (
+            ("Weft", args.rules, lambda name: "", lambda name: quality.score(args, folder, windows, name)),
+            ("transformers", args.caches, lambda name: f"{bytes_of(name, tokens):.2f}",
+             lambda name: [loss(model, name, line) for line in lines])):
+        full = measure("full")
+        print(f"| {of}, full | | {math.exp(quality.mean_and_error(full)[0]):.2f} | | |", flush=True)
         for name in names:
             losses = measure(name)
             change, error = quality.relative_change(losses, full)
-            share = f"{bytes_of(name, args.prompt + args.scored):.2f}" if names is args.caches else ""
-            print(f"| {name} | {share} | {math.exp(quality.mean_and_error(losses)[0]):.2f} | {change:+.2%} | {error:.2%} |",
+            print(f"| {name} | {share(name)} | {math.exp(quality.mean_and_error(losses)[0]):.2f} | {change:+.2%} | {error:.2%} |",
                   flush=True)
 
 
@@ -101,7 +87,7 @@ def scores_of_tasks(args, folder, model):
         scores[rule] = tasks.scored(wanted, tasks.answer(args, folder, rule))
     for name in args.caches:
         row = f"{name} ({bytes_of(name, args.tokens):.2f} of the bytes)"
-        scores[row] = tasks.scored(wanted, {line["id"]: answer(model, tokenizer, name, line) for line in lines})
+        scores[row] = tasks.scored(wanted, {line["id"]: answer(model, tokenizer, new_cache(name, model), line) for line in lines})
         print(tasks.table(args, wanted, scores, dict.fromkeys(scores, "full")), flush=True)
 
 

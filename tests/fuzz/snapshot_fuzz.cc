@@ -11,8 +11,6 @@
 
 namespace {
 
-constexpr std::string_view kMagic = "weft in flight 3";
-
 /// The bytes as the records and the index of a snapshot, the first of them saying how many are the index.
 std::string as_snapshot(std::string_view text) {
   const std::size_t most = text.size() < 2 ? 0 : text.size() - 2;
@@ -20,7 +18,7 @@ std::string as_snapshot(std::string_view text) {
                                             : std::min<std::size_t>(most, static_cast<unsigned char>(text[0]) * 256u +
                                                                               static_cast<unsigned char>(text[1]));
   const std::string_view body = text.size() < 2 ? std::string_view{} : text.substr(2);
-  const std::uint64_t at = kMagic.size() + body.size() - index;
+  const std::uint64_t at = weft::runtime::kSnapshotMagic.size() + body.size() - index;
   const auto crc = [](const void* data, std::size_t bytes) {
     return weft::offload::crc32c(static_cast<const std::byte*>(data), bytes);
   };
@@ -30,7 +28,7 @@ std::string as_snapshot(std::string_view text) {
   std::memcpy(end.data() + 8, &of_index, 4);
   const std::uint32_t of_end = crc(end.data(), 12);
   std::memcpy(end.data() + 12, &of_end, 4);
-  return std::string(kMagic) + std::string(body) + end;
+  return std::string(weft::runtime::kSnapshotMagic) + std::string(body) + end;
 }
 
 void check(const std::string& bytes) {

@@ -47,8 +47,7 @@ template <class S> SplitEntries lay_out_split(const DecodeEntries& s, float* at)
 }
 
 /// s.value = the share of each entry, summed over the query heads: of the logits in s.p, or of given probabilities. The
-/// entries that are read whatever their share have more than any share. `work` [entries]. Returns the largest
-/// share.
+/// entries that are read whatever their share have more than any share. `work` [entries]. Returns the largest share.
 template <class S> float find_shares(const DecodeEntries& s, float* work) {
   constexpr float of_sink = 1e38f;
   const DecodeTile& t = s.tile;
@@ -131,8 +130,7 @@ template <class S> int list_shares(const DecodeEntries& s, float low, float high
   return count;
 }
 
-/// Chooses `wanted` entries, fewer than there are, by s.value. `largest`: the largest share. `work`
-/// [entries].
+/// Chooses `wanted` entries, fewer than there are, by s.value. `largest`: the largest share. `work` [entries].
 template <class S>
 void choose_largest(const DecodeEntries& s, SplitEntries& split, int wanted, float largest, float* work) {
   constexpr int few = 4 * kLanes;  // that are looked at alone
