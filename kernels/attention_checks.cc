@@ -121,6 +121,11 @@ void check(const DecodeAttention& op) {
   for (const std::int32_t position : op.position)
     if (position < 0) c.refuse("position is " + text(position));
   for (const Keep& keep : op.keep) c.keep(keep);
+  if (!op.alike.empty()) c.counted("alike", op.alike.size(), rows, "row");
+  for (const AlikeSlots& alike : op.alike)
+    if (alike.sequence < 0 || alike.sequence >= op.slots.sequences || alike.count < 0 || alike.count > op.slots.hot())
+      c.refuse("alike names " + text(alike.count) + " slots of sequence " + text(alike.sequence) + "; there are " +
+               text(op.slots.hot()) + " of " + text(op.slots.sequences) + " sequences");
   c.cap(op.cap);
   c.sink_logits(op.sink_logits, op.heads);
   if (op.slots.mean && (op.cap > 0 || !op.sink_logits.empty()))

@@ -157,6 +157,11 @@ struct KeepPrompt {
   int prefix = 0;
 };
 
+/// A sequence whose first `count` slots hold what those of another hold, to the last bit and in every head.
+struct AlikeSlots {
+  std::int32_t sequence, count;
+};
+
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates
 /// the scores. It multiplies these by `decay`, then adds the probabilities (summed over the query heads of the group)
 /// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token. With
@@ -172,6 +177,8 @@ struct KeepPrompt {
 ///   evicted [rows, kv_heads] i32 or empty: receives the position that left the cache in this step, or -1
 ///   cap, sink_logits [heads]: as in PrefillAttention. The cap applies to the mean key of a rest too, before ln(number)
 ///   is added. What the sink logits take is nobody's score
+///   alike [rows] or empty: for each row a sequence whose slots may be read in place of its own, so that rows with the
+///   same one find them in the caches. It changes no result, and kernels may ignore it
 struct DecodeAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> sequence, position;
@@ -187,6 +194,7 @@ struct DecodeAttention {
   Statistic statistic = Statistic::sum;
   float cap = 0;
   std::span<const float> sink_logits = {};
+  std::span<const AlikeSlots> alike = {};
 };
 
 /// Moves the tokens that some sequences hold to consecutive positions, so that the sequences can continue without

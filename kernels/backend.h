@@ -68,6 +68,8 @@ class Backend {
   virtual std::size_t host_bytes_free() const = 0;
   /// Bytes of device memory that the backend takes for itself: its context and the work space of one compute stream.
   virtual std::size_t device_overhead() const = 0;
+  /// Whether a row's result depends on that row alone, to the last bit.
+  virtual bool batch_invariant() const = 0;
   /// Rows of a product that keep the whole device busy: the number of prompt tokens that it works on at once.
   virtual std::int64_t rows_that_fill() const { return 512; }
   /// The tokens of a prefix that prompts share are a multiple of this (kernels::PrefillAttention).

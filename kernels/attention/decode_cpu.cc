@@ -1,7 +1,9 @@
 // kernels/attention/decode_cpu.cc: one decode step over KV slots, a tile for each row and KV head.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "kernels/attention/cpu/kernels.h"
 #include "kernels/error.h"
@@ -46,6 +48,11 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
     t.cold_v = rows(s.cold_v, s.cold, coarse_row_bytes(s.coarse.values, s.head_dim));
   }
   t.hot = s.hot(), t.coarse = s.coarse;
+  if (!op.alike.empty() && !is_quantised(s.dtype)) {
+    const AlikeSlots& alike = op.alike[r];
+    t.alike_at = (std::int64_t{alike.sequence} * s.kv_heads + head - index) * s.hot();
+    t.alike = t.alike_at == 0 ? 0 : alike.count / kLanes * kLanes;
+  }
   if (s.split) {
     t.low_k = rows(s.low_k, s.slots, s.low_key_bytes()), t.low_v = rows(s.low_v, s.slots, s.low_value_bytes());
     t.scale_k = rows(s.scale_k, s.slots, scales_bytes(s.head_dim));
@@ -68,6 +75,34 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.out = op.out.slice(row, 1).as<float>() + column;
   if (op.evicted) t.evicted = op.evicted.slice(row, 1).as<std::int32_t>() + head;
   return t;
+}
+
+/// A row and a KV head.
+struct Place {
+  std::int32_t row, head;
+};
+
+/// All tiles of a step. Rows that may read the same sequence's slots follow one another, head by head, so that a core's
+/// cache still has what the row before has read.
+std::vector<Place> places_of(const DecodeAttention& op) {
+  const auto rows = static_cast<std::size_t>(op.q.rows), heads = static_cast<std::size_t>(op.slots.kv_heads);
+  const auto reads = [&](std::int32_t row) {
+    const auto r = static_cast<std::size_t>(row);
+    return op.alike.empty() || op.alike[r].count == 0 ? op.sequence[r] : op.alike[r].sequence;
+  };
+  std::vector<std::int32_t> order(rows);
+  std::iota(order.begin(), order.end(), 0);
+  if (!op.alike.empty())
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return reads(a) < reads(b); });
+  std::vector<Place> places;
+  places.reserve(rows * heads);
+  for (auto first = order.begin(); first != order.end();) {
+    const auto last = std::find_if(first, order.end(), [&](std::int32_t row) { return reads(row) != reads(*first); });
+    for (std::int32_t head = 0; head < op.slots.kv_heads; ++head)
+      for (auto row = first; row != last; ++row) places.push_back({*row, head});
+    first = last;
+  }
+  return places;
 }
 
 /// Copies the changes of a decoded tile to the buffer's home. `index` is its head_index(); the new token is in `slot`,
@@ -113,20 +148,21 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
   const int slots = op.slots.slots, dim = op.slots.head_dim, group = op.heads / op.slots.kv_heads;
   const std::size_t scratch =
       (decode_scratch(dim, slots, group) + (op.slots.split ? split_scratch(dim, slots, group) : 0)) * sizeof(float);
+  const std::vector<Place> places = places_of(op);
   ThreadPool::Turn turn(pool_);
   turn.run((heads + at_once - 1) / at_once, [&](std::int64_t tile, int thread) {
     float* const memory = reinterpret_cast<float*>(turn.scratch(thread, scratch));
-    std::int64_t row = tile * at_once / kv_heads, head = tile * at_once % kv_heads;
-    DecodeTile next = tile_of(op, row, head);
+    const Place* place = &places[static_cast<std::size_t>(tile * at_once)];
+    DecodeTile next = tile_of(op, place->row, place->head);
     for (std::int64_t left = std::min(at_once, heads - tile * at_once); left > 0; --left) {
       DecodeTile t = next;
-      const std::int64_t index = head_index(op, row, head);
+      const std::int64_t index = head_index(op, place->row, place->head);
       const std::int32_t slot = *t.free_slot;
       std::int32_t cooled = -1;
       t.scratch = memory, t.cooled = &cooled;
-      if (++head == kv_heads) head = 0, ++row;
       if (left > 1) {
-        next = tile_of(op, row, head);
+        ++place;
+        next = tile_of(op, place->row, place->head);
         t.next = &next;
       }
       vectors_.decode(t);

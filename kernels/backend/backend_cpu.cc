@@ -49,6 +49,7 @@ class CpuBackend final : public Backend {
   std::size_t device_bytes_free() const override { return memory_available(); }
   std::size_t host_bytes_free() const override { return memory_available(); }
   std::size_t device_overhead() const override { return 0; }
+  bool batch_invariant() const override { return true; }
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
   std::unique_ptr<Memory> allocate_host(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
   bool device_reaches(const void*, std::size_t) const override { return true; }

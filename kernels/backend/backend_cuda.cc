@@ -148,6 +148,7 @@ class CudaBackend final : public Backend {
     const auto rows = std::bit_ceil(static_cast<unsigned>(15 * std::max(1, device_.multiProcessorCount)));
     return std::clamp<std::int64_t>(rows, 512, 4096);
   }
+  bool batch_invariant() const override { return batch_invariant_; }
   std::int64_t prefix_step() const override { return kPrefixStep; }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {

@@ -318,6 +318,12 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
   return {};
 }
 
+bool holds_prefixes(const ModelSpec& model, const Policy& policy) {
+  const auto sees_all = [](int window) { return window == 0; };
+  return policy.retention.rule == Retention::Rule::full && !policy.kv_format.quantised() &&
+         policy.attention_on_host == 0 && std::all_of(model.windows.begin(), model.windows.end(), sees_all);
+}
+
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const SizingInputs& sizing) {
   check(policy.retention, policy.kv_format);

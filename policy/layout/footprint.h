@@ -157,6 +157,10 @@ struct Footprint {
 /// The fastest tier whose budget is below its footprint, if any.
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);
 
+/// Whether the slots of a sequence have all that attention reads of its prompt, on the device: floats, and none
+/// evicted.
+bool holds_prefixes(const ModelSpec& model, const Policy& policy);
+
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy,
                     const Workload& workload, const SizingInputs& sizing);
 

@@ -73,8 +73,8 @@ class Predictor {
   Prediction refilled(std::int64_t requests) const {
     const Workload& work = problem_.work;
     const std::int64_t block = policy_.block_size();
-    const Timeline line =
-        timeline(work, policy_.gpu_batch_size, policy_.num_gpu_batches, footprint_.workspace.admitted_tokens);
+    const Timeline line = timeline(work, policy_.gpu_batch_size, policy_.num_gpu_batches,
+                                   footprint_.workspace.admitted_tokens, holds_prefixes(problem_.model, policy_));
     const double visible = std::min(double(work.most_slots()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     Phase sweep;

@@ -15,9 +15,11 @@ constexpr double kNone = 1e-6;  // of a sequence
 /// The choices that have no place yet, and what those that get one bring.
 class Queue {
  public:
-  Queue(const Workload& work, double block) : groups_(work.groups) {
+  Queue(const Workload& work, int gpu_batch_size, int num_gpu_batches, bool holds_prefixes)
+      : groups_(work.groups), block_(double(gpu_batch_size) * num_gpu_batches), one_batch_(num_gpu_batches == 1),
+        holds_prefixes_(holds_prefixes) {
     if (groups_.empty()) {
-      const auto count = double(work.requests.value_or(static_cast<std::int64_t>(block)));
+      const auto count = double(work.requests.value_or(static_cast<std::int64_t>(block_)));
       groups_.push_back({count, double(work.longest_prompt), double(work.longest_generation), count});
     }
     for (const WorkGroup& group : groups_) all_ += group.choices;
@@ -72,33 +74,37 @@ class Queue {
   }
 
   /// How many of `own` distinct prompts, which join one batch, need not compute their prefix. `follows`: others of the
-  /// batch have come before them.
+  /// batch have come before them in this sweep. Of earlier sweeps, a batch holds a prefix once all batches have had it.
   double shared(const WorkGroup& group, double own, bool follows) const {
     if (group.prefix == 0 || own < kNone) return 0;
     const double alike = std::max(1.0, group.prompts / std::max(1.0, group.prefixes));
     const double first = used_ * group.prompts / group.choices;  // of the group's prompts
     const bool begins = std::fmod(first, alike) < kNone && !(first < kNone && group.prefix_continues);
-    return std::max(0.0, own - distinct(first, own, alike) + (follows && !begins ? 1 : 0));
+    const bool held = holds_prefixes_ && (one_batch_ || group.prefix_continues || std::fmod(first, alike) >= block_);
+    return std::max(0.0, own - distinct(first, own, alike) + ((follows || held) && !begins ? 1 : 0));
   }
 
   std::vector<WorkGroup> groups_;
   std::size_t next_ = 0;
   double used_ = 0, all_ = 0, left_ = 0, scale_ = 1;
+  double block_;
+  bool one_batch_, holds_prefixes_;
 };
 
 }  // namespace
 
 FirstSweep first_sweep(const Workload& work, int gpu_batch_size, int num_gpu_batches) {
   const double block = double(gpu_batch_size) * num_gpu_batches;
-  Queue queue(work, block);
+  Queue queue(work, gpu_batch_size, num_gpu_batches, false);
   const Queue::Taken taken = queue.take(block, gpu_batch_size, [](double, std::int64_t) {});
   if (taken.choices < kNone) return {};
   return {taken.choices, taken.computed_tokens / taken.computed, taken.computed / taken.choices};
 }
 
-Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches, std::int64_t admitted_tokens) {
+Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches, std::int64_t admitted_tokens,
+                  bool holds_prefixes) {
   const double block = double(gpu_batch_size) * num_gpu_batches;
-  Queue queue(work, block);
+  Queue queue(work, gpu_batch_size, num_gpu_batches, holds_prefixes);
   Timeline result;
   double live = 0, joined = 0;
   std::int64_t now = 0;

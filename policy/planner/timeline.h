@@ -24,7 +24,9 @@ struct Timeline {
   double joining_tokens = 0;       ///< prompt tokens that are computed in those
 };
 /// Lets the job's choices take places in their order, each for as many sweeps as it has tokens, as runtime/engine
-/// does it. `admitted_tokens`: Workspace::admitted_tokens. A job of very many rounds is counted by part of them.
-Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches, std::int64_t admitted_tokens);
+/// does it. `admitted_tokens`: Workspace::admitted_tokens; `holds_prefixes`: policy::holds_prefixes(). A job of very
+/// many rounds is counted by part of them.
+Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches, std::int64_t admitted_tokens,
+                  bool holds_prefixes = false);
 
 }  // namespace weft::policy

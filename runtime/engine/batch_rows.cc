@@ -16,6 +16,7 @@ void BatchRows::clear() {
   for (auto& of_layer : keeps)
     for (auto& of_run : of_layer) of_run.clear();
   context.clear();
+  alike.clear();
   moved.clear();
 }
 

@@ -15,8 +15,9 @@ using LayerKeeps = std::vector<std::vector<kernels::Keep>>;
 /// Tokens with which the prompts of neighbours begin. They are computed once.
 struct SharedPrefix {
   std::int64_t first = 0, last = 0;  ///< sequences [first, last), which have rows for the rest of their prompts
-  std::int64_t begin = 0;            ///< its first row
+  std::int64_t begin = 0;            ///< its first row, if it has rows
   std::int64_t tokens = 0;           ///< a multiple of Backend::prefix_step()
+  std::int32_t held_in = -1;         ///< the place whose slots have its keys and values, so that it has no rows; or -1
 };
 
 /// The live sequences of a gpu batch in one sweep, without padding. First come sequences that have begun, with one
@@ -32,6 +33,9 @@ struct BatchRows {
   std::vector<std::int32_t> position;    ///< [rows]
   std::vector<std::vector<std::vector<kernels::Keep>>> keeps;  ///< indexed like LayerKeeps, then [live]
   std::vector<std::int32_t> context;                           ///< [live] tokens of the whole sequence
+  /// [begun] or empty: places whose slots hold the same as the first of each sequence's own, in layers that have not
+  /// evicted anything.
+  std::vector<kernels::AlikeSlots> alike;
   std::vector<std::int32_t> moved;  ///< indices of begun sequences whose stored tokens must move to lower positions
 
   /// Sequences with rows of their own.

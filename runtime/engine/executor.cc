@@ -68,7 +68,9 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
                             .prefix_tokens = layers_.prefix_tokens(),
                             .prefix_step = backend_.prefix_step(),
                             .observation = layers_.retention().observation,
-                            .rolling = layers_.rolling()};
+                            .rolling = layers_.rolling(),
+                            .finds_alike = backend_.batch_invariant() && !layers_.synthetic_prefill(),
+                            .holds_prefixes = policy::holds_prefixes(layers_.model(), policy_)};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   routing_.forget();
   if (host_experts_) host_experts_->forget();

@@ -16,6 +16,15 @@ std::span<const float> Layers::sink_logits(int layer, int first, int heads) cons
   return part_of(sink_logits_[static_cast<std::size_t>(layer)], first, first + heads);
 }
 
+std::span<const kernels::AlikeSlots> Layers::alike(int layer, std::size_t run, const BatchRows& rows,
+                                                   std::int64_t first, std::int64_t last) const {
+  if (rows.alike.empty() || types_.quantises_kv) return {};
+  const std::vector<kernels::Keep>& keep = rows.keep(layer)[run];
+  for (std::int64_t row = 0; row < rows.begun; ++row)
+    if (keep[static_cast<std::size_t>(row)].budget() < rows.context[static_cast<std::size_t>(row)]) return {};
+  return part_of(rows.alike, first, last);
+}
+
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
                     const Values& values, const Cache& kv, kernels::Stream& stream) const {
   roll(ops, layer, rows, first, last, kv, stream);
@@ -46,7 +55,8 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                      .evicted = {},
                                      .statistic = retention_.statistic,
                                      .cap = model_.attention_cap,
-                                     .sink_logits = sink_logits(layer, head * group, heads * group)},
+                                     .sink_logits = sink_logits(layer, head * group, heads * group),
+                                     .alike = alike(layer, run, rows, first, last)},
             stream);
     head += heads;
   }

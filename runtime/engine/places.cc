@@ -1,6 +1,7 @@
 #include "runtime/engine/places.h"
 
 #include <algorithm>
+#include <map>
 
 namespace weft::runtime {
 namespace {
@@ -11,7 +12,8 @@ constexpr std::int64_t kLeastShared = 32;  // tokens of a prefix that are worth 
 
 Places::Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting)
     : shape_(shape), block_(block), waiting_(waiting), waiting_count_(waiting.count), rows_(shape.num_gpu_batches),
-      held_(shape.num_gpu_batches), live_(shape.num_gpu_batches), all_live_(static_cast<std::int64_t>(block.size())) {
+      written_(block.size()), waited_(shape.num_gpu_batches), live_(shape.num_gpu_batches),
+      all_live_(static_cast<std::int64_t>(block.size())) {
   for (int b = 0; b < shape.num_gpu_batches; ++b) live_[b] = static_cast<std::int64_t>(batch(b).size());
 }
 
@@ -62,48 +64,78 @@ std::vector<std::size_t> Places::place_begun() {
   for (std::size_t i = 0; i < block_.size() && can_place_begun(); ++i) {
     if (block_[i].finish == Finish::none) continue;
     fill(block_[i], static_cast<int>(i / static_cast<std::size_t>(shape_.gpu_batch_size)));
+    written_[i].clear();
     filled.push_back(i);
   }
   return filled;
 }
 
 bool Places::hold(int batch, std::int64_t sharers, std::int64_t tokens) {
-  std::int64_t& held = held_[batch];
-  held += sharers;
+  std::int64_t& waited = waited_[batch];
+  waited += sharers;
   // A place that waits costs a row a sweep, a prefix that is computed again its rows, which are cheaper.
-  const bool enough = 2 * sharers >= shape_.gpu_batch_size || 4 * held >= tokens;
-  if (enough || waiting_count_ == 0 || rows_[batch].begun == 0) held = 0;
-  return held > 0;
+  const bool enough = 2 * sharers >= shape_.gpu_batch_size || 4 * waited >= tokens;
+  if (enough || waiting_count_ == 0 || rows_[batch].begun == 0) waited = 0;
+  return waited > 0;
+}
+
+Places::Held Places::held(int batch, const Sequence& sequence, std::int64_t most,
+                          const std::function<bool(std::int32_t)>& overwritten) const {
+  Held best;
+  if (!shape_.holds_prefixes) return best;
+  const auto places = static_cast<std::int32_t>(this->batch(batch).size());
+  const std::size_t first = static_cast<std::size_t>(batch) * static_cast<std::size_t>(shape_.gpu_batch_size);
+  for (std::int32_t place = 0; place < places && best.tokens < most; ++place) {
+    if (overwritten(place)) continue;
+    const std::vector<std::int32_t>& of = written_[first + place];
+    const auto end = of.begin() + std::min(most, static_cast<std::int64_t>(of.size()));
+    const std::int64_t common = std::mismatch(of.begin(), end, sequence.tokens.begin()).first - of.begin();
+    if (common > best.tokens) best = {place, common};
+  }
+  best.tokens = best.tokens / shape_.prefix_step * shape_.prefix_step;
+  return best.tokens >= kLeastShared ? best : Held{};
 }
 
 std::vector<std::int32_t> Places::beginning(int batch, bool prefill) {
   const std::span<Sequence> all = this->batch(batch);
   std::vector<std::int32_t> places;
   std::int64_t sharers = 0, tokens = 0;
+  // A prefix that is held already is not worth a wait.
+  const auto waits = [&](const Sequence& sequence) {
+    return sequence.prefix_tokens > 0 &&
+           2 * held(batch, sequence, sequence.prefix_tokens, [](std::int32_t) { return false; }).tokens <
+               sequence.prefix_tokens;
+  };
   for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
     const Sequence& sequence = all[place];
     if (sequence.finish != Finish::none || sequence.generated() > 0) continue;
     places.push_back(place);
-    if (sequence.prefix_tokens > 0) ++sharers, tokens = std::max(tokens, sequence.prefix_tokens);
+    if (!prefill && shares_prefixes() && waits(sequence)) ++sharers, tokens = std::max(tokens, sequence.prefix_tokens);
   }
   if (!shares_prefixes()) return places;
   if (!prefill && sharers > 0 && hold(batch, sharers, tokens))
-    std::erase_if(places, [&](std::int32_t place) { return all[place].prefix_tokens > 0; });
+    std::erase_if(places, [&](std::int32_t place) { return waits(all[place]); });
   std::stable_sort(places.begin(), places.end(),
                    [&](std::int32_t a, std::int32_t b) { return all[a].tokens < all[b].tokens; });
   return places;
 }
 
-std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
-                                          bool prefill) const {
+std::vector<Places::Group> Places::groups(int batch, const Beginning& beginning, bool prefill) const {
+  const std::span<const Sequence> all = this->batch(batch);
+  std::vector<std::size_t> turn(all.size(), SIZE_MAX);  // in which the slots of places are written
+  for (std::size_t i = 0; i < beginning.own.size(); ++i) {
+    turn[beginning.own[i]] = i;
+    for (const std::int32_t place : beginning.alike[i]) turn[place] = i;
+  }
   std::vector<Group> groups;
   std::int64_t rows = 0;
   const auto may_begin = [&](std::int64_t length) {
     if (!prefill) return rows < shape_.admitted_tokens;
     return rows == 0 || shape_.last_token_only || length <= shape_.first_tokens - rows;
   };
-  for (std::size_t i = 0; i < beginning.size(); ++i) {
-    const std::vector<std::int32_t>& tokens = all[beginning[i]].tokens;
+  for (std::size_t i = 0; i < beginning.own.size(); ++i) {
+    const Sequence& sequence = all[beginning.own[i]];
+    const std::vector<std::int32_t>& tokens = sequence.tokens;
     const auto length = static_cast<std::int64_t>(tokens.size());
     if (!may_begin(length)) break;
     std::int64_t most = std::min({shape_.prefix_tokens, length - std::max<std::int64_t>(1, shape_.observation),
@@ -111,7 +143,7 @@ std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const s
     most = std::max<std::int64_t>(0, most) / shape_.prefix_step * shape_.prefix_step;
     if (!groups.empty() && most > 0) {
       Group& group = groups.back();
-      const std::vector<std::int32_t>& first = all[beginning[group.first]].tokens;
+      const std::vector<std::int32_t>& first = all[beginning.own[group.first]].tokens;
       const auto end = tokens.begin() + std::min(most, group.tokens);
       const std::int64_t alike = std::mismatch(tokens.begin(), end, first.begin()).first - tokens.begin();
       const std::int64_t common = alike / shape_.prefix_step * shape_.prefix_step;
@@ -123,12 +155,43 @@ std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const s
         continue;
       }
     }
-    groups.push_back({i, i + 1, most});
-    rows += length;
+    const Held of =
+        shares_prefixes() ? held(batch, sequence, most, [&](std::int32_t place) { return turn[place] < i; }) : Held{};
+    groups.push_back({i, i + 1, most, of});
+    rows += length - of.tokens;
   }
-  for (Group& group : groups)
-    if (group.last == group.first + 1) group.tokens = 0;
+  for (Group& group : groups) {
+    const auto members = static_cast<std::int64_t>(group.last - group.first);
+    const std::int64_t computed = members == 1 ? 0 : group.tokens, of_held = std::min(group.held.tokens, computed);
+    if (members == 1) group.tokens = group.held.tokens;
+    // A shorter prefix that is held leaves more to all of them.
+    else if (of_held > 0 && members * (computed - of_held) < computed) group.tokens = of_held;
+    else group.held = {};
+  }
   return groups;
+}
+
+void Places::find_alike(BatchRows& rows, std::span<const Sequence> all) const {
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    const auto &x = all[a].tokens, &y = all[b].tokens;
+    return std::lexicographical_compare(x.begin(), x.begin() + kLeastShared, y.begin(), y.begin() + kLeastShared);
+  };
+  std::map<std::int32_t, std::int32_t, decltype(before)> first(before);  // of the places with each beginning
+  bool any = false;
+  for (const std::int32_t place : rows.sequence) {
+    const Sequence& sequence = all[place];
+    kernels::AlikeSlots alike{place, 0};
+    if (sequence.prompt_tokens >= kLeastShared) {
+      alike.sequence = first.try_emplace(place, place).first->second;
+      const Sequence& other = all[alike.sequence];
+      const auto end = sequence.tokens.begin() + std::min(sequence.prompt_tokens, other.prompt_tokens);
+      const auto differs = std::mismatch(sequence.tokens.begin(), end, other.tokens.begin()).first;
+      alike.count = static_cast<std::int32_t>(differs - sequence.tokens.begin());
+      any |= alike.sequence != place;
+    }
+    rows.alike.push_back(alike);
+  }
+  if (!any) rows.alike.clear();
 }
 
 /// Adds a sequence and its rows for the tokens from `from` on.
@@ -158,44 +221,51 @@ RowCounts Places::gather(int batch, bool prefill) {
     add_rows(rows, place, sequence, last);
   }
   rows.begun = rows.live();
+  if (shape_.finds_alike && rows.begun > 1) find_alike(rows, all);
 
   // Places whose sequence shares a whole prompt, by the place before them that has one of its own.
-  std::vector<std::int32_t> own;
-  std::vector<std::vector<std::int32_t>> alike;
+  Beginning begin;
   for (const std::int32_t place : beginning(batch, prefill)) {
-    if (!own.empty() && !shape_.last_token_only && all[own.back()].tokens == all[place].tokens) {
-      alike.back().push_back(place);
+    if (!begin.own.empty() && !shape_.last_token_only && all[begin.own.back()].tokens == all[place].tokens) {
+      begin.alike.back().push_back(place);
       continue;
     }
-    own.push_back(place);
-    alike.emplace_back();
+    begin.own.push_back(place);
+    begin.alike.emplace_back();
   }
   std::vector<std::int32_t> sharing;
-  for (const Group& group : groups(all, own, prefill)) {
+  for (const Group& group : groups(batch, begin, prefill)) {
     if (group.tokens > 0)
-      rows.prefixes.push_back(
-          {rows.own(), rows.own() + static_cast<std::int64_t>(group.last - group.first), 0, group.tokens});
+      rows.prefixes.push_back({rows.own(), rows.own() + static_cast<std::int64_t>(group.last - group.first), 0,
+                               group.tokens, group.held.place});
     for (std::size_t i = group.first; i < group.last; ++i) {
-      const Sequence& sequence = all[own[i]];
-      for (const std::int32_t place : alike[i]) {
+      const Sequence& sequence = all[begin.own[i]];
+      for (const std::int32_t place : begin.alike[i]) {
         sharing.push_back(place);
         rows.shared.push_back(static_cast<std::int32_t>(rows.own()));
         counts.shared_tokens += sequence.prompt_tokens;
       }
-      const bool computes = i == group.first;  // the prefix, too
+      const bool computes = i == group.first && group.held.place < 0;  // the prefix, too
       counts.prompt_tokens += sequence.prompt_tokens - (computes ? 0 : group.tokens);
       counts.shared_tokens += computes ? 0 : group.tokens;
-      add_rows(rows, own[i], sequence, shape_.last_token_only ? sequence.prompt_tokens - 1 : group.tokens);
+      add_rows(rows, begin.own[i], sequence, shape_.last_token_only ? sequence.prompt_tokens - 1 : group.tokens);
     }
   }
   for (SharedPrefix& prefix : rows.prefixes) {
     prefix.begin = rows.rows();
+    if (prefix.held_in >= 0) continue;
     const Sequence& first = all[rows.sequence[prefix.first]];
     rows.tokens.insert(rows.tokens.end(), first.tokens.begin(), first.tokens.begin() + prefix.tokens);
     for (std::int64_t p = 0; p < prefix.tokens; ++p) rows.position.push_back(static_cast<std::int32_t>(p));
   }
   for (const std::int32_t place : sharing)
     rows.add(place, all[place].keep, static_cast<std::int32_t>(all[place].tokens.size()));
+  const std::size_t first_place = static_cast<std::size_t>(batch) * static_cast<std::size_t>(shape_.gpu_batch_size);
+  for (std::int64_t s = rows.begun; shape_.holds_prefixes && s < rows.live(); ++s) {
+    const Sequence& sequence = all[rows.sequence[s]];
+    written_[first_place + rows.sequence[s]].assign(sequence.tokens.begin(),
+                                                    sequence.tokens.begin() + sequence.prefix_tokens);
+  }
   return counts;
 }
 

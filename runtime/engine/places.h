@@ -44,6 +44,8 @@ class Places {
     std::int64_t prefix_step = 1;           ///< Backend::prefix_step()
     std::int64_t observation = 0;           ///< last rows of a prompt that it does not share (Retention::observation)
     policy::Rolling rolling = {};           ///< rule for rolled positions
+    bool finds_alike = false;               ///< equal beginnings of prompts have the same slots (BatchRows::alike)
+    bool holds_prefixes = false;            ///< slots have what attention reads of a prefix: floats, nothing evicted
   };
   /// `block` has at most as many sequences as there are places, none finished. It and `waiting` must outlive this.
   Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting);
@@ -73,10 +75,21 @@ class Places {
   void finished(int batch);
 
  private:
-  /// Neighbours of `beginning` that share a prefix, or a sequence by itself.
+  /// Tokens whose keys and values the slots of a place have.
+  struct Held {
+    std::int32_t place = -1;
+    std::int64_t tokens = 0;
+  };
+  /// Neighbours that begin and share a prefix, or a sequence by itself.
   struct Group {
     std::size_t first, last;
     std::int64_t tokens;  // of the prefix
+    Held held;            // of the first one's tokens
+  };
+  /// Sequences that begin in a sweep, in order: places with a prompt of their own, and those with the same after each.
+  struct Beginning {
+    std::vector<std::int32_t> own;
+    std::vector<std::vector<std::int32_t>> alike;
   };
   void admit(int batch);
   bool shares_prefixes() const { return shape_.prefix_tokens > 0 && !shape_.last_token_only; }
@@ -84,9 +97,14 @@ class Places {
   std::vector<std::int32_t> beginning(int batch, bool prefill);
   /// Whether sequences that could begin wait for others with the same prefix.
   bool hold(int batch, std::int64_t sharers, std::int64_t tokens);
-  /// Groups of the sequences in the places `beginning`, in their order, as many as begin in this sweep.
-  std::vector<Group> groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
-                            bool prefill) const;
+  /// Most of the first tokens of `sequence`, up to `most`, that the slots of one of the batch's places have. A place of
+  /// which `overwritten` is true does not count.
+  Held held(int batch, const Sequence& sequence, std::int64_t most,
+            const std::function<bool(std::int32_t)>& overwritten) const;
+  /// Groups of sequences that begin, in their order, as many as do so in this sweep.
+  std::vector<Group> groups(int batch, const Beginning& beginning, bool prefill) const;
+  /// Finds begun sequences whose prompts begin alike.
+  void find_alike(BatchRows& rows, std::span<const Sequence> all) const;
   void add_rows(BatchRows& rows, std::int32_t place, const Sequence& sequence, std::int64_t from) const;
   void fill(Sequence& place, int batch);
 
@@ -94,8 +112,10 @@ class Places {
   const std::span<Sequence> block_;
   const Waiting& waiting_;
   std::atomic<std::int64_t> waiting_count_;
-  std::vector<BatchRows> rows_;                  // [batches]
-  std::vector<std::int64_t> held_;               // [batches] places that sequences held, summed over sweeps
+  std::vector<BatchRows> rows_;  // [batches]
+  /// [block] Of the prompt whose keys and values each place's slots have, the tokens with which others begin too.
+  std::vector<std::vector<std::int32_t>> written_;
+  std::vector<std::int64_t> waited_;             // [batches] places in which sequences waited, summed over sweeps
   std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
   std::atomic<std::int64_t> all_live_;
 };

@@ -236,6 +236,56 @@ TEST_CASE("a prompt in several calls gives what it gives in one, on the CPU to t
   }
 }
 
+TEST_CASE("a decode step may read the slots of another sequence that hold the same", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16, DType::i8);
+  struct Shape {
+    int heads, kv_heads, head_dim, slots, alike;
+  };
+  constexpr int kRows = 5;
+  for (const Shape s : {Shape{4, 2, 64, 70, 40}, Shape{3, 1, 20, 37, 32}, Shape{2, 2, 128, 201, 199}}) {
+    CAPTURE(place.name, name_of(dtype), s.heads, s.head_dim, s.alike);
+    const int q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
+    const Array q(place, normal(std::int64_t{kRows} * q_cols, 1), kRows, q_cols);
+    // Prompts of which the first tokens are the same, but for the last one, which has nothing of theirs.
+    const int prompt = s.slots - 2;
+    const std::int64_t tokens = std::int64_t{kRows} * prompt;
+    auto k = normal(tokens * kv_cols, 2), v = normal(tokens * kv_cols, 3);
+    for (auto* rows : {&k, &v})
+      for (int row = 1; row + 1 < kRows; ++row)
+        std::copy_n(rows->begin(), std::ptrdiff_t{s.alike} * kv_cols,
+                    rows->begin() + std::ptrdiff_t{row} * prompt * kv_cols);
+    std::vector<std::int32_t> offsets, sequence(kRows);
+    for (int row = 0; row <= kRows; ++row) offsets.push_back(row * prompt);
+    std::iota(sequence.begin(), sequence.end(), 0);
+    const std::vector<Keep> keep(kRows, Keep{0, s.slots, 0, 0});
+    const std::vector<std::int32_t> token(kRows, prompt);
+    const std::vector<kernels::AlikeSlots> alike{{0, 0}, {0, s.alike}, {0, s.alike}, {0, s.alike}, {4, s.slots}};
+    // `spoilt`: the slots that need not be read are no numbers.
+    const auto run = [&](std::span<const kernels::AlikeSlots> reads, bool spoilt) {
+      SlotArrays slots(place, kRows, s.kv_heads, s.slots, s.head_dim, dtype);
+      const DType given = is_quantised(dtype) ? DType::f32 : dtype;
+      auto own_k = k, own_v = v;
+      for (auto* rows : {&own_k, &own_v})
+        for (int row = 1; spoilt && row + 1 < kRows; ++row)
+          std::fill_n(rows->begin() + std::ptrdiff_t{row} * prompt * kv_cols,
+                      std::ptrdiff_t{s.alike} / 16 * 16 * kv_cols, NAN);
+      const Array ak(place, own_k, tokens, kv_cols, given), av(place, own_v, tokens, kv_cols, given);
+      place.run(KeepPrompt{ak, av, {}, offsets, sequence, keep, Scoring::none, 0, slots.block, 1, {}, 0});
+      const Array new_k(place, normal(std::int64_t{kRows} * kv_cols, 4), kRows, kv_cols),
+          new_v(place, normal(std::int64_t{kRows} * kv_cols, 5), kRows, kv_cols);
+      Array out(place, kRows, q_cols);
+      kernels::DecodeAttention op{q, new_k, new_v, sequence, token, keep, s.heads, 0.3f};
+      op.slots = slots.block, op.out = out, op.alike = reads;
+      place.run(op);
+      return std::tuple(out.host(), slots.position.ints(), slots.free_slot.ints());
+    };
+    const auto expected = run({}, false);
+    CHECK(run(alike, false) == expected);
+    if (place.on_host && !is_quantised(dtype)) CHECK(run(alike, true) == expected);
+  }
+}
+
 TEST_CASE("a prefix that does not fit its rows is refused", "[kernels]") {
   const Place& place = *every_place().front();
   const Array rows(place, 100, 16), lse(place, 1, 100), score(place, 1, 100);
@@ -255,4 +305,14 @@ TEST_CASE("a prefix that does not fit its rows is refused", "[kernels]") {
   CHECK_THROWS_WITH(place.run(attention), "prefill_attention: q_begin is 70, wanted 0 to 64");
   sums.observation = 0, sums.before = rows;
   CHECK_THROWS_WITH(place.run(sums), Catch::Contains("column_sums: before is"));
+  SlotArrays slots(place, 2, 1, 8, 16, DType::f32);
+  const Array row(place, 1, 16);
+  const std::int32_t sequence[] = {0}, token[] = {0};
+  const Keep keep[] = {{0, 8, 0, 0}};
+  const kernels::AlikeSlots alike[] = {{2, 4}}, two[] = {{0, 0}, {1, 0}};
+  kernels::DecodeAttention step{row, row, row, sequence, token, keep, 1};
+  step.slots = slots.block, step.out = row, step.alike = alike;
+  CHECK_THROWS_WITH(place.run(step), "decode_attention: alike names 4 slots of sequence 2; there are 8 of 2 sequences");
+  step.alike = two;
+  CHECK_THROWS_WITH(place.run(step), "decode_attention: 2 numbers in alike, wanted 1, one for each row");
 }

@@ -96,6 +96,10 @@ TEST_CASE("timeline: a prefix is computed once for the prompts of a gpu batch th
   CHECK(first_sweep(of({group(32, 1), group(32, 1)}), 64, 1).tokens() == Approx(2 * 150 + 64 * 50).epsilon(0.05));
   CHECK(first_sweep(of({group(64, 64)}), 64, 1).tokens() == Approx(64 * 200));
   CHECK(timeline(of({group(64, 1)}), 16, 1, 5000).joining_tokens == Approx(3 * 150 + 48 * 50));
+  // Where slots hold it, those that join later find it there.
+  CHECK(timeline(of({group(64, 1)}), 16, 1, 5000, true).joining_tokens == Approx(48 * 50));
+  CHECK(timeline(of({group(64, 1)}), 8, 2, 5000, true).joining_tokens == Approx(48 * 50));
+  CHECK(timeline(of({group(64, 4)}), 16, 1, 5000, true).joining_tokens == Approx(3 * 150 + 48 * 50));
 }
 
 TEST_CASE("timeline: a prompt whose answers have two lengths counts once where both begin together", "[timeline]") {

@@ -88,6 +88,7 @@ class ThreadedBackend : public kernels::Backend {
   std::size_t device_bytes_free() const override { return std::size_t{1} << 30; }
   std::size_t host_bytes_free() const override { return std::size_t{1} << 30; }
   std::size_t device_overhead() const override { return 0; }
+  bool batch_invariant() const override { return true; }
 
   std::unique_ptr<kernels::Memory> allocate_device(std::size_t bytes) override { return std::make_unique<Heap>(bytes); }
   std::unique_ptr<kernels::Memory> allocate_host(std::size_t bytes) override { return std::make_unique<Heap>(bytes); }

@@ -8,11 +8,14 @@
 
 namespace weft::kernels {
 
-/// Calls f.operator()<H>(head) for all query heads of a group, as many at a time as the vector type has registers for.
-template <class S, class F> void by_heads(int group, const F& f) {
+/// Calls f.operator()<H>(head) for all query heads of a group, as many at a time as the vector type has registers for;
+/// only `kThrees` allows three.
+template <class S, bool kThrees = false, class F> void by_heads(int group, const F& f) {
   int head = 0;
   if constexpr (S::kHeads >= 4)
     for (; head + 4 <= group; head += 4) f.template operator()<4>(head);
+  if constexpr (S::kHeads >= 4 && kThrees)
+    if (head + 3 == group) return f.template operator()<3>(head);
   if constexpr (S::kHeads >= 2)
     for (; head + 2 <= group; head += 2) f.template operator()<2>(head);
   for (; head < group; ++head) f.template operator()<1>(head);
@@ -39,10 +42,9 @@ template <class S, int Bytes> [[gnu::always_inline]] inline void prefetch(std::u
     __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);  // NOLINT(performance-no-int-to-ptr)
 }
 
-template <class S, class T>
-Ahead<S> ahead_in(const T* rows, const T* next, const SlotRun& run, std::uintptr_t row_bytes) {
-  return {reinterpret_cast<std::uintptr_t>(rows) + static_cast<std::uintptr_t>(run.first) * row_bytes,
-          reinterpret_cast<std::uintptr_t>(next), static_cast<std::uintptr_t>(run.count) * row_bytes};
+template <class S, class T> Ahead<S> ahead_in(const T* rows, const T* next, int count, std::uintptr_t row_bytes) {
+  return {reinterpret_cast<std::uintptr_t>(rows), reinterpret_cast<std::uintptr_t>(next),
+          static_cast<std::uintptr_t>(count) * row_bytes};
 }
 
 /// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys. It prefetches as many
@@ -80,9 +82,9 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
     const SlotRun& run = s.run[r];
     // After the last keys come the first values.
     const T* next = r + 1 < s.runs ? s.k : s.v;
-    next += static_cast<std::int64_t>(s.run[r + 1 < s.runs ? r + 1 : 0].first) * head_dim;
-    const Ahead<S> ahead = ahead_in<S>(s.k, next, run, row_bytes);
-    const T* rows = s.k + static_cast<std::int64_t>(run.first) * head_dim;
+    next += first_row(s.tile, s.run[r + 1 < s.runs ? r + 1 : 0].first) * head_dim;
+    const T* rows = s.k + first_row(s.tile, run.first) * head_dim;
+    const Ahead<S> ahead = ahead_in<S>(rows, next, run.count, row_bytes);
     for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
       typename S::V sums[H][kLanes];
       const auto add = [&](int u) {
@@ -161,10 +163,11 @@ template <class S, int H, int N, class T> void weigh_values(const DecodeState<T>
   };
   for (int r = 0; r < s.runs; ++r) {
     const SlotRun& run = s.run[r];
-    const T* next = t.next ? static_cast<const T*>(t.next->slot_k) : nullptr;
-    if (r + 1 < s.runs) next = s.v + static_cast<std::int64_t>(s.run[r + 1].first) * t.head_dim;
-    const Ahead<S> ahead = ahead_in<S>(s.v, next, run, row_bytes);
-    const T* row = s.v + static_cast<std::int64_t>(run.first) * t.head_dim + d;
+    const T* next = t.next ? static_cast<const T*>(t.next->slot_k) + first_row(*t.next, 0) * t.head_dim : nullptr;
+    if (r + 1 < s.runs) next = s.v + first_row(t, s.run[r + 1].first) * t.head_dim;
+    const T* const rows = s.v + first_row(t, run.first) * t.head_dim;
+    const Ahead<S> ahead = ahead_in<S>(rows, next, run.count, row_bytes);
+    const T* row = rows + d;
     for (int i = 0; i < run.count; ++i, row += t.head_dim) {
       const std::uintptr_t soon = ahead.after(static_cast<std::uintptr_t>(i) * row_bytes + offset);
       if (last == kLanes) add(row, soon, [](const T* from) { return S::load(from); });
@@ -198,7 +201,7 @@ template <class S, int H, class T> void outputs_of(const DecodeState<T>& s, int 
 
 /// The outputs of all query heads.
 template <class S, class T> void outputs(const DecodeState<T>& s) {
-  by_heads<S>(s.tile.group, [&]<int H>(int head) { outputs_of<S, H>(s, head); });
+  by_heads<S, true>(s.tile.group, [&]<int H>(int head) { outputs_of<S, H>(s, head); });
 }
 
 }  // namespace weft::kernels

@@ -4,10 +4,10 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
+#include "kernels/attention/cpu/columns.h"
 #include "kernels/attention/cpu/decode.h"
 #include "kernels/attention/cpu/keys.h"
 #include "kernels/attention/cpu/math.h"
-#include "kernels/attention/cpu/prefill.h"
 
 namespace weft::kernels {
 namespace {

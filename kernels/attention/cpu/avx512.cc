@@ -14,7 +14,6 @@
 #include "kernels/attention/cpu/decode.h"
 #include "kernels/attention/cpu/keys.h"
 #include "kernels/attention/cpu/math.h"
-#include "kernels/attention/cpu/prefill.h"
 #include "kernels/attention/cpu/prefill_tiles.h"
 
 namespace weft::kernels {

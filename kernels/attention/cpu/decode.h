@@ -30,7 +30,7 @@ template <class S, class T> void find_logits(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   scale_queries<S>(s);
   if constexpr (is_level<T>) quantise_queries<S, KeyOf<T>::kType>(s);
-  by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
+  by_heads<S, !is_level<T>>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
   if constexpr (is_level<T>)
     if (s.count > s.fine) cold_logits<S>(s);
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/kv_row.h"
@@ -12,24 +13,32 @@
 
 namespace weft::kernels {
 
-constexpr int kLanes = 16;       ///< floats in a vector, in every instruction set, so that sums have one shape
-constexpr int kQueryRows = 96;   ///< query rows of a prefill tile
+constexpr int kLanes = 16;        ///< floats in a vector, in every instruction set, so that sums have one shape
+constexpr int kQueryRows = 96;    ///< query rows of a prefill tile
+constexpr int kPromptPlaces = 6;  ///< rows of a prompt take a multiple of this in a prefill tile
+constexpr int kNeverHidden = 1 << 30;
 constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
 constexpr int kMostHeads = 4;    ///< query heads of one KV head that share a tile of VectorKernels::prefill_tiles
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-/// Up to kQueryRows rows of one sequence and one head: its tokens first_row .. first_row + rows. Pointers point at the
-/// head's first column; `scratch` is 64-byte aligned. A tile of prefill_tiles has `heads` query heads of one KV head,
-/// which follow one another, and query_rows(heads) rows of each.
+/// Consecutive rows of a prompt: its tokens from `first_row` on. `own`: the row of K and V of its token `prefix`.
+struct PromptRows {
+  std::int64_t own;
+  int first_row, rows;
+};
+
+/// Up to kQueryRows rows of one head, of one prompt or of several that share a prefix. Pointers point at the head's
+/// first column; `scratch` is 64-byte aligned. A tile of prefill_tiles has `heads` query heads of one KV head, which
+/// follow one another, and query_rows(heads) rows of each.
 struct PrefillTile {
-  const float* q;                   // of the tile's first row, as out and lse
-  const void *k, *v;                // of the token `prefix`
-  const void *prefix_k, *prefix_v;  // of the first token
+  const float* q;                       // of the tile's first row, as out and lse
+  const void *k, *v;                    // of the first token of all prompts
+  std::span<const PromptRows> prompts;  // whose rows follow one another
   int prefix;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
-  int first_row, rows, head_dim, window;  // window and cap as in PrefillAttention, 0: none
+  int rows, head_dim, window;  // window and cap as in PrefillAttention, 0: none
   int heads;
   float scale, cap;
   const float* sink_logit;  // [heads] or null
@@ -104,6 +113,8 @@ struct DecodeTile {
   DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
   int hot;                     // slots before the cold ones
+  int alike;                   // the first slots, whole vectors of them, whose rows are read ...
+  std::int64_t alike_at;       // ... so many rows further on
   std::byte *cold_k, *cold_v;  // [slots - hot] coarse rows
   CoarseBits coarse;
   // Of split slots, else null; slot_k and slot_v are then high rows.

@@ -1,11 +1,11 @@
 // kernels/attention/cpu/plain.cc: 16 floats as an array, for any processor; the compiler vectorises what it can.
 #include <bit>
 
+#include "kernels/attention/cpu/columns.h"
 #include "kernels/attention/cpu/decode.h"
 #include "kernels/attention/cpu/kernels.h"
 #include "kernels/attention/cpu/keys.h"
 #include "kernels/attention/cpu/math.h"
-#include "kernels/attention/cpu/prefill.h"
 
 namespace weft::kernels {
 namespace {

@@ -61,7 +61,7 @@ template <class S> int list_slots(DecodeEntries& s, int begin, int end, std::int
   const int before = s.count;
   int count = before, empty = -1, runs = s.runs, run_end = -1;
   const auto extend = [&](int slot, int slots) {
-    if (run_end == slot) s.run[runs - 1].count += slots;
+    if (run_end == slot && slot != t.alike) s.run[runs - 1].count += slots;
     else s.run[runs++] = {slot, slots};
     run_end = slot + slots;
   };
@@ -172,6 +172,11 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
     }
   }
   place_token<S>(t);
+}
+
+/// The row of a tile with which a run of slots begins. No run has slots before and after t.alike.
+inline std::int64_t first_row(const DecodeTile& t, std::int64_t slot) {
+  return slot < t.alike ? slot + t.alike_at : slot;
 }
 
 /// The slot of an entry.

@@ -64,6 +64,30 @@ class Prefixes(unittest.TestCase):
                 # What is shared without it are second choices, whose prompts are whole.
                 self.assertGreater(tokens["shared_prompt"] - none["shared_prompt"], 0.5 * tokens["prompt"])
 
+    def test_a_prefix_is_held(self):
+        """A full cache has a prefix in its slots, so that a gpu batch computes it once, however its places fill."""
+        dice = random.Random(7)
+        prefix = [dice.randrange(10, 3900) for _ in range(200)]
+        lines = [{"id": i, "prompt_ids": prefix + [dice.randrange(10, 3900) for _ in range(1 + i % 5)],
+                  "max_tokens": 2 + 7 * i % 11} for i in range(60)]
+        write_lines(self.input, lines)
+        alone, _ = self.answers(self.folder / "alone", "--no-prefix-sharing", "--retention", "full")
+        batches = {"all": ["--percent", 100, 0, 100, 0, 100, 0], "host": ["--percent", 0, 100, 0, 100, 100, 0],
+                   "disk": ["--percent", 0, 100, 0, 0, 100, 0], "float16": ["--kv-dtype", "float16"]}
+        for name, flags in batches.items():
+            with self.subTest(name):
+                expected = alone
+                if name == "float16":
+                    expected, _ = self.answers(self.folder / "alone16", "--no-prefix-sharing", *flags)
+                shared, tokens = self.answers(self.folder / name, "--retention", "full", *flags)
+                self.assertEqual(shared, expected)
+                self.assertEqual(tokens["shared_prompt"], (len(lines) - 2) * len(prefix))
+        # Slots of int8 have other numbers than attention reads: each time some begin, they compute the prefix.
+        other, _ = self.answers(self.folder / "alone8", "--no-prefix-sharing", "--kv-dtype", "int8")
+        shared, tokens = self.answers(self.folder / "int8", "--kv-dtype", "int8")
+        self.assertEqual(shared, other)
+        self.assertLess(tokens["shared_prompt"], (len(lines) - 2) * len(prefix))
+
     def test_killed(self):
         whole, _ = self.answers(self.folder / "whole")
         output = self.folder / "killed"
