@@ -9,6 +9,7 @@
 #endif
 #include "kernels/linear/linear_amx.h"
 #include "kernels/linear/linear_math.h"
+#include "kernels/linear/linear_pairs_avx512.h"
 #include "kernels/linear/linear_transpose_avx512.h"
 
 namespace weft::kernels {
@@ -71,6 +72,13 @@ void pair_weights(const ToTiles& t) {
   pair_tiles(t, [&](std::int64_t at, std::int64_t count) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first_of_32(count), from + at));
   });
+}
+
+template <bool Four> void expand(const ExpandLevels& t) {
+  const std::int64_t pairs = t.steps * kAmxStep / 2;
+  const auto store = [&](std::int64_t pair, __m512i numbers) { _mm512_store_si512(t.to + pair * kLine, numbers); };
+  expand_levels<Four>(t.from, t.group, t.k, t.table, t.prefetch, store);
+  for (std::int64_t pair = t.k / 2; pair < pairs; ++pair) store(pair, _mm512_setzero_si512());
 }
 
 void pair_rows(const ToTiles& t) {
@@ -195,6 +203,8 @@ constexpr TileKernels kKernels = {.begin = begin,
                                   .round_rows = round_rows,
                                   .round_pairs = round_pairs,
                                   .pair_weights = pair_weights,
+                                  .expand4 = expand<true>,
+                                  .expand8 = expand<false>,
                                   .pair_rows = pair_rows,
                                   .few = {{few<1, 1>, few<1, 2>}, {few<2, 1>, few<2, 2>}},
                                   .many = {many<1>, many<2>},

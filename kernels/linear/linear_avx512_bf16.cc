@@ -8,6 +8,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #include "kernels/linear/linear_avx512.h"
+#include "kernels/linear/linear_pairs_avx512.h"
 
 namespace weft::kernels {
 namespace {
@@ -26,9 +27,20 @@ void round_pairs(const float* from, std::int64_t pairs, float* to) {
   }
 }
 
+template <bool Four> void unpack(const Unpack& u) {
+  const std::int64_t pairs = kPartialSums * u.steps;
+  const auto store = [&](std::int64_t pair, __m512i numbers) {
+    _mm512_storeu_si512(u.to + pair / kPartialSums * u.step + pair % kPartialSums * u.lane_step, numbers);
+  };
+  expand_levels<Four>(u.from, u.group, u.k, u.table, u.from, store);
+  for (std::int64_t pair = u.k / 2; pair < pairs; ++pair) store(pair, _mm512_setzero_si512());
+}
+
 constexpr LinearKernels with_rounding() {
   LinearKernels kernels = make_kernels<Pairs>("AVX-512 BF16");
   kernels.round_pairs = round_pairs;
+  kernels.unpack4 = kernels.unpack_table = unpack<true>;
+  kernels.unpack8 = unpack<false>;
   return kernels;
 }
 constexpr LinearKernels kKernels = with_rounding();

@@ -14,26 +14,28 @@
 namespace weft::kernels {
 namespace {
 
-/// Computes products of one x in Arithmetic::bfloat16. Rows of the weights must be whole pairs.
+bool has_levels(const Linear& op) { return is_quantised(op.weight.dtype) && op.weight.dtype != DType::f8; }
+
+/// Computes products of one x in Arithmetic::bfloat16, all or none of which have levels. Rows of the weights must be
+/// whole pairs.
 void linear_bf16(std::span<const Linear> products, ThreadPool& pool) {
   if (multiplies_by_tiles()) return linear_tiles(products, *tile_kernels_amx(), pool);
   if (!multiplies_bf16())
     throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
   for (const Linear& op : products) {
     Linear pairs = op;
-    pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
+    if (!has_levels(op))
+      pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
     linear_by(*pair_kernels_avx512(), pairs, pool);
   }
 }
 
 bool is_bf16_product(const Linear& op) {
-  return op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && op.weight.cols > 0 &&
-         op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0;
+  return op.arithmetic == Arithmetic::bfloat16 && op.weight.cols > 0 && op.weight.cols % 2 == 0 &&
+         (has_levels(op) || (op.weight.dtype == DType::bf16 && op.weight.stride % 2 == 0));
 }
 
-bool is_integer_product(const Linear& op) {
-  return is_quantised(op.weight.dtype) && op.weight.dtype != DType::f8 && op.arithmetic == Arithmetic::int8;
-}
+bool is_integer_product(const Linear& op) { return has_levels(op) && op.arithmetic == Arithmetic::int8; }
 
 const LinearKernels* kernels_of(LinearPath path) {
   if (path == LinearPath::amx && cpu_has_amx() && integer_kernels_amx() != nullptr) return linear_kernels_avx512();
@@ -109,8 +111,11 @@ void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) 
     }
     return;
   }
+  const auto alike = [&](const Linear& product) {
+    return is_bf16_product(product) && has_levels(product) == has_levels(products.front());
+  };
   if (op.x.rows > 0 && !products.empty() && path == LinearPath::automatic &&
-      std::all_of(products.begin(), products.end(), is_bf16_product))
+      std::all_of(products.begin(), products.end(), alike))
     return linear_bf16(products, pool);
   for (const Linear& product : products) linear_cpu(product, pool, path);
 }

@@ -29,7 +29,8 @@ constexpr std::int64_t kFloat8K = 1024;           // a tile's weights and a few 
 /// few rows fill no panel: they are expanded in registers, and the sums are those of panels.
 struct LinearCut {
   LinearCut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
-      : rows(m), columns(op.weight.rows), in(op.weight.cols) {
+      : rows(m), columns(op.weight.rows),
+        numbers(is_quantised(op.weight.dtype) && kernels.round_pairs != nullptr ? 2 : 1), in(op.weight.cols / numbers) {
     const bool few = m <= kDirectRows;
     direct = few && !is_quantised(op.weight.dtype);
     float8 = op.weight.dtype == DType::f8 && m <= kernels.float8_few;
@@ -88,7 +89,9 @@ struct LinearCut {
   }
   std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
 
-  std::int64_t rows, columns, in;
+  std::int64_t rows, columns;
+  std::int64_t numbers;  // of a row of levels that are one of `in`: two make a pair
+  std::int64_t in;
   bool direct, float8;
   std::int64_t tile_rows, padded_rows, chunk_rows;
   std::int64_t task_columns, tasks;

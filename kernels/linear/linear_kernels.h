@@ -61,13 +61,14 @@ struct Transpose {
 };
 
 /// Unpacks groups of one tile of quantised weights to the transposed form of Transpose: to[l * lane_step + s * step +
-/// i] = number [i, s * 16 + l], for all 16 rows and `steps` * 16 columns.
+/// i] = number [i, s * 16 + l], for all 16 rows and `steps` * 16 columns. Kernels for pairs have a pair of bf16 numbers
+/// in the place of each of these, and zeros beyond k.
 struct Unpack {
   const std::byte* from;  // kernels/quantised.h
-  std::int64_t group, steps;
+  std::int64_t group, k, steps;
   float* to;
   std::int64_t step, lane_step;
-  const std::uint8_t* table;  // [16] of unpack_table
+  const std::uint8_t* table;  // [16] of i4
 };
 
 /// The sums of a few rows of x and groups of one tile of weights in f8, which are expanded in registers. A sum is that
@@ -128,7 +129,7 @@ const LinearKernels* linear_kernels_avx512();  ///< null if the file was compile
 const LinearKernels* linear_kernels_avx2();
 /// The kernels for pairs. They have two bf16 numbers where the others have one f32 number of x or of the weights: x[m,
 /// 2k] and x[m, 2k + 1] times weight[n, 2k] and weight[n, 2k + 1] are added to a sum as the processor does that. They
-/// exist only for f32.
+/// exist only for f32, and for levels of i8 and i4.
 const LinearKernels* pair_kernels_avx512();
 
 }  // namespace weft::kernels

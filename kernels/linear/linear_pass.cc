@@ -17,7 +17,8 @@ constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
 /// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. It
-/// treats a pair of bf16 numbers as one number of f32: op.weight then has half the columns that x has.
+/// treats a pair of bf16 numbers as one number of f32: op.weight then has half the columns that x has, unless its
+/// levels become such pairs.
 class Pass {
  public:
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
@@ -170,6 +171,7 @@ class Pass {
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
       unpack({.from = groups(std::min(column + n, cut_.columns - 1), block),
               .group = quantised_.group,
+              .k = cut_.length(block) * cut_.numbers,
               .steps = cut_.steps(block),
               .to = panel + n,
               .step = cut_.task_columns,
@@ -193,7 +195,7 @@ class Pass {
   /// The groups of a column's tile in a block, for quantised weights.
   const std::byte* groups(std::int64_t column, std::int64_t block) const {
     return op_.weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
-           block * cut_.k_block / quantised_.group * quantised_.group_bytes();
+           block * cut_.k_block * cut_.numbers / quantised_.group * quantised_.group_bytes();
   }
 
   /// The weights of the next panel: every tile prefetches a part of them.
@@ -204,10 +206,10 @@ class Pass {
   /// `rows` are multiplied before it.
   NextPanel next_panel(std::int64_t column, std::int64_t block, std::int64_t rows) const {
     const bool tiles = is_quantised(quantised_.dtype);  // a tile's columns are one range
-    const std::int64_t lines = divide_up(
-        tiles ? divide_up(cut_.length(block), quantised_.group) * quantised_.group_bytes() / QuantisedLayout::kTileRows
-              : cut_.length(block) * weight_size_,
-        64);
+    const std::int64_t lines = divide_up(tiles ? divide_up(cut_.length(block) * cut_.numbers, quantised_.group) *
+                                                     quantised_.group_bytes() / QuantisedLayout::kTileRows
+                                               : cut_.length(block) * weight_size_,
+                                         64);
     const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
     return {.column = column,
             .block = block,

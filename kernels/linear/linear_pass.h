@@ -9,7 +9,8 @@
 namespace weft::kernels {
 
 /// Computes `op`, which has passed check(), with its numbers as they are or as its levels mean them. Weights in pairs
-/// of bf16 are seen as numbers of f32, of which a row has half as many as x.
+/// of bf16 are seen as numbers of f32, of which a row has half as many as x. Kernels for pairs make such pairs of
+/// levels.
 void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool);
 
 }  // namespace weft::kernels

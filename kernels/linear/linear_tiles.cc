@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/quantised.h"
+
 namespace weft::kernels {
 namespace {
 
@@ -19,13 +21,14 @@ constexpr std::int64_t kWorkOfThread = std::int64_t{1} << 17;  // weights; below
 /// Some rows of x against all weights of some products. Threads first turn x into tiles, then take tasks of columns,
 /// both from one counter.
 ///
-/// Few rows: weights are multiplied as they lie, and tiles of sums are transposed.
+/// Few rows and weights of bf16: weights are multiplied as they lie, and tiles of sums are transposed.
 /// Otherwise a task's weights become a panel of tiles, a block along k after the other; all rows pass through it.
 class TilePass {
  public:
   TilePass(std::span<const Linear> products, const TileKernels& kernels, std::int64_t first_row, std::int64_t rows)
       : products_(products), kernels_(kernels), in_(products.front().x.cols), first_row_(first_row), rows_(rows),
-        few_(rows <= kFewRows), steps_(divide_up(in_, kAmxStep)), x_tiles_(divide_up(rows, kAmxRows)),
+        levels_(is_quantised(products.front().weight.dtype)), few_(rows <= kFewRows && !levels_),
+        steps_(divide_up(in_, kAmxStep)), x_tiles_(divide_up(rows, kAmxRows)),
         x_rows_(few_ ? std::min(rows, kAmxRows) : kAmxRows) {
     for (const Linear& product : products) outputs_ += product.weight.rows;
   }
@@ -116,20 +119,47 @@ class TilePass {
     finish(task, 0, rows_, sums);
   }
 
+  /// Makes a panel of a task's weights in some steps.
+  void pair(const Task& task, std::int64_t step, std::int64_t steps, std::byte* panel) const {
+    for (std::int64_t column = 0; column < round_up(task.columns, kTogether); column += kAmxRows)
+      kernels_.pair_weights({.from = weight(task, std::min(column, task.columns - 1), step),
+                             .rows = std::clamp<std::int64_t>(task.columns - column, 0, kAmxRows),
+                             .k = std::min(steps * kAmxStep, in_ - step * kAmxStep),
+                             .stride = task.op->weight.stride,
+                             .to = panel + column / kAmxRows * steps * kAmxTile});
+  }
+  /// The same of levels. `soon` are the first that will be expanded after these.
+  void expand(const Task& task, std::int64_t step, std::int64_t steps, const std::byte* soon, std::byte* panel) const {
+    const QuantisedLayout layout = QuantisedLayout::of(task.op->weight);
+    const auto expand_tile = layout.dtype == DType::i4 ? kernels_.expand4 : kernels_.expand8;
+    for (std::int64_t column = 0; column < round_up(task.columns, kTogether); column += kAmxRows) {
+      const bool there = column < task.columns;  // otherwise the tile has zeros
+      expand_tile({.from = levels(task, there ? column : 0, step),
+                   .group = layout.group,
+                   .k = there ? std::min(steps * kAmxStep, in_ - step * kAmxStep) : 0,
+                   .steps = steps,
+                   .table = level_table(layout.table).data(),
+                   .to = panel + column / kAmxRows * steps * kAmxTile,
+                   .prefetch = column + kAmxRows < task.columns ? levels(task, column + kAmxRows, step) : soon});
+    }
+  }
+  static const std::byte* levels(const Task& task, std::int64_t column, std::int64_t step) {
+    if (!is_quantised(task.op->weight.dtype)) return nullptr;
+    const QuantisedLayout layout = QuantisedLayout::of(task.op->weight);
+    return task.op->weight.as<std::byte>() + (task.first + column) / kAmxRows * layout.tile_bytes() +
+           step * kAmxStep / layout.group * layout.group_bytes();
+  }
+
   void many(const Task& task, const Task& following, std::byte* panel, float* sums) {
     const std::int64_t blocks = divide_up(steps_, kPanelSteps);
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t step = block * kPanelSteps, steps = std::min(kPanelSteps, steps_ - step);
       const bool last = block + 1 == blocks;
-      for (std::int64_t column = 0; column < round_up(task.columns, kTogether); column += kAmxRows)
-        kernels_.pair_weights({.from = weight(task, std::min(column, task.columns - 1), step),
-                               .rows = std::clamp<std::int64_t>(task.columns - column, 0, kAmxRows),
-                               .k = std::min(steps * kAmxStep, in_ - step * kAmxStep),
-                               .stride = task.op->weight.stride,
-                               .to = panel + column / kAmxRows * steps * kAmxTile});
-      // Each call of a kernel prefetches a part of the next panel's rows.
       const Task& next = last ? following : task;
       const std::int64_t next_step = last ? 0 : step + kPanelSteps;
+      if (levels_) expand(task, step, steps, levels(next, 0, next_step), panel);
+      else pair(task, step, steps, panel);
+      // Each call of a kernel prefetches a part of the next panel's rows, if they are numbers.
       const std::int64_t calls = divide_up(rows_, kTogether) * divide_up(task.columns, kTogether);
       const std::int64_t part = divide_up(next.columns, calls);
       std::int64_t ahead = 0;
@@ -144,7 +174,7 @@ class TilePass {
           const std::int64_t soon_row = direct && turns ? row + kTogether : row;
           const std::int64_t soon_column = !direct ? column : turns ? 0 : column + kTogether;
           const bool writes_soon = last && soon_row + kTogether <= rows_;
-          const std::int64_t rows_ahead = std::clamp<std::int64_t>(next.columns - ahead, 0, part);
+          const std::int64_t rows_ahead = levels_ ? 0 : std::clamp<std::int64_t>(next.columns - ahead, 0, part);
           kernels_.many[tile + 1 < x_tiles_ ? 1 : 0](
               {.x = x_ + tile * x_tile() + step * kAmxTile,
                .panel = panel + column / kAmxRows * steps * kAmxTile,
@@ -154,8 +184,9 @@ class TilePass {
                .sums = row_sums + column,
                .sums_stride = direct ? task.op->out.stride : task_columns_,
                .first = block == 0,
-               .prefetch =
-                   reinterpret_cast<const std::byte*>(weight(next, std::min(ahead, next.columns - 1), next_step)),
+               .prefetch = levels_ ? nullptr
+                                   : reinterpret_cast<const std::byte*>(
+                                         weight(next, std::min(ahead, next.columns - 1), next_step)),
                .prefetch_stride = next.op->weight.stride * 2,
                .prefetch_rows = rows_ahead,
                .soon = writes_soon ? result(task, soon_row) + soon_column : nullptr,
@@ -195,7 +226,7 @@ class TilePass {
   const std::span<const Linear> products_;
   const TileKernels& kernels_;
   const std::int64_t in_, first_row_, rows_;
-  const bool few_;
+  const bool levels_, few_;                      // levels_: whether weights are quantised
   const std::int64_t steps_, x_tiles_, x_rows_;  // x_rows_: of a tile
   std::int64_t outputs_ = 0, task_columns_ = 0, tasks_ = 0;
   std::byte* x_ = nullptr;  // [x tiles][steps] tiles

@@ -1,6 +1,8 @@
 // kernels/linear/linear_tiles.h: products of bf16 numbers by AMX, whose registers are tiles of 16 rows of 64 bytes, and
 // the part of them that is compiled for it. Internal to kernels/ and the tests.
 //
+// Levels of quantised weights become bf16 numbers in a panel: their meaning (kernels/quantised.h), rounded once more.
+//
 // There is one order of summation. A step takes 32 columns: by fused multiply-adds from 0 on, the products of the even
 // columns give one sum and those of the odd columns another, in ascending order; both are added, and then the step to
 // the output. Steps follow each other in ascending order. Denormals count as 0. It is the order that TDPBF16PS defines
@@ -25,6 +27,15 @@ struct ToTiles {
   std::int64_t rows, k, stride;
   std::byte* to;
   std::int64_t tile = kAmxTile;  // of pairs: bytes between one tile and the next; of round_pairs 64 a row of x
+};
+
+/// Turns levels of 16 rows of weights into tiles of pairs, [steps] of kAmxTile bytes, with zeros beyond k.
+struct ExpandLevels {
+  const std::byte* from;  // groups of one tile (kernels/quantised.h)
+  std::int64_t group, k, steps;
+  const std::uint8_t* table;  // [16] of i4
+  std::byte* to;
+  const std::byte* prefetch;  // as many groups that will soon be needed in the second-level cache
 };
 
 /// sums = one or two tiles of rows of x times one or two tiles of rows of weights, which are taken as they lie.
@@ -61,6 +72,8 @@ struct TileKernels {
   void (*round_rows)(const ToTiles&);    ///< rounds f32 to tiles of rows
   void (*round_pairs)(const ToTiles&);   ///< rounds f32 to tiles of pairs along k
   void (*pair_weights)(const ToTiles&);  ///< makes tiles of pairs along k of bf16
+  void (*expand4)(const ExpandLevels&);  ///< makes the same of i4
+  void (*expand8)(const ExpandLevels&);
   /// Makes tiles of up to 32 rows of bf16: one for every 16 of their k columns, in pairs of rows, up to a multiple of
   /// 32 columns.
   void (*pair_rows)(const ToTiles&);
@@ -71,7 +84,8 @@ struct TileKernels {
 
 const TileKernels* tile_kernels_amx();  ///< null if the file was compiled without the instructions
 
-/// Computes products of the same x, which have passed check() and have weights of bf16, with x rounded to bf16.
+/// Computes products of the same x, which have passed check(), with x rounded to bf16. The weights are bf16 numbers, or
+/// all have levels of i8 or i4.
 void linear_tiles(std::span<const Linear> products, const TileKernels& kernels, ThreadPool& pool);
 
 }  // namespace weft::kernels

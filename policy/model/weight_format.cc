@@ -9,7 +9,7 @@ namespace {
 
 std::vector<Arithmetic> arithmetics_of(DType weights) {
   if (weights == DType::f8) return {Arithmetic::exact};
-  if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8};
+  if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8, Arithmetic::bfloat16};
   if (weights == DType::bf16) return {Arithmetic::exact, Arithmetic::bfloat16};
   return {Arithmetic::exact};
 }
@@ -46,9 +46,10 @@ std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights)
 
 Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where) {
   if (const auto arithmetic = arithmetic_named(name, weights)) return *arithmetic;
+  const std::vector<Arithmetic> all = arithmetics_of(weights);
   std::string list;
-  for (const Arithmetic known : arithmetics_of(weights))
-    list += std::string(list.empty() ? "" : " or ") + name_of(known);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    list += std::string(i == 0 ? "" : i + 1 < all.size() ? ", " : " or ") + name_of(all[i]);
   throw UsageError(where + " must be " + list + " for weights of " + name_of(weights) + ", got '" +
                    std::string(name.substr(0, 40)) + "'");
 }

@@ -30,7 +30,7 @@ struct WeightFormat {
 std::optional<DType> dtype_from_text(std::string_view name, const std::string& where);
 /// The same, as a format, and float8.
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where);
-/// Parses "exact", "int8" (quantised weights only) or "bfloat16" (bfloat16 weights only).
+/// Parses "exact", "int8" (int8 and int4 weights only) or "bfloat16" (these and bfloat16 weights only).
 std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights);
 /// The same, but throws UsageError.
 Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where);

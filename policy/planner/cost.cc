@@ -108,14 +108,17 @@ double Cost::product(double elements, double rows, DType weights, bool packed) c
 /// The type of weights whose rates apply to a stage's matrices.
 DType Cost::weights_of(Stage stage) const {
   const std::optional<WeightFormat>& format = sizing_.weight_format;
-  if (stage == Stage::head && model_.quantisation.head && format && format->quantised())
-    return *model_.quantisation.head;
-  // policy::quantises() is false for the matrices of these stages.
+  const bool levels = format && format->quantised();
+  // policy::quantises() is false for the matrices of these stages, unless the head has levels of its own.
   const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
-  const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
-  const bool exact = format && (format->quantised() || format->arithmetic == Arithmetic::exact);
-  // On a CPU exact products take equally long with both 16-bit types.
-  return type == DType::bf16 && machine_.device_is_host_memory && exact ? DType::f16 : type;
+  DType type = !format || (levels && left) ? sizing_.kv : format->dtype;
+  if (levels && stage == Stage::head && model_.quantisation.head) type = *model_.quantisation.head;
+  if (!machine_.device_is_host_memory || !format) return type;
+  // On a CPU levels that become bf16 numbers are multiplied as fast as these are. With few rows that takes about as
+  // long as to read the numbers would. Exact products take equally long with both 16-bit types.
+  if (format->arithmetic == Arithmetic::bfloat16) return is_quantised(type) ? DType::bf16 : type;
+  const bool exact = levels || format->arithmetic == Arithmetic::exact;
+  return type == DType::bf16 && exact ? DType::f16 : type;
 }
 
 double Cost::steps(Stage stage, int layer, double rows, bool packed) const {

@@ -23,8 +23,9 @@ constexpr int kMostThreads = 1024;
 void require_arithmetic(const std::optional<policy::WeightFormat>& format, const kernels::Backend& backend) {
   if (format && format->arithmetic == Arithmetic::bfloat16 && backend.name() == "cpu" && !kernels::multiplies_bf16())
     throw UsageError(
-        "--weight-arithmetic bfloat16: this processor does not multiply bfloat16 numbers (AVX512-BF16); "
-        "leave it out, and products are exact");
+        std::string("--weight-arithmetic bfloat16: this processor does not multiply bfloat16 numbers (AVX512-BF16); "
+                    "leave it out, and products are ") +
+        (format->quantised() ? "of integers" : "exact"));
 }
 
 /// Refuses a run whose answers would depend on what else is computed with them, because a GPU and the host, which round

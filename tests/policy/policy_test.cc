@@ -64,7 +64,8 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
   for (const auto& format :
        {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
         std::optional(policy::WeightFormat{.dtype = DType::bf16}), std::optional(policy::WeightFormat::of(DType::f8)),
-        std::optional(policy::WeightFormat{DType::bf16, 64, Arithmetic::bfloat16})}) {
+        std::optional(policy::WeightFormat{DType::bf16, 64, Arithmetic::bfloat16}),
+        std::optional(policy::WeightFormat{DType::i4, 32, Arithmetic::bfloat16})}) {
     whole.weight_format = format;
     CHECK(PartialPolicy::from_json(whole.to_json(), "again").weight_format == format);
   }
@@ -77,7 +78,8 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
        "weights.arithmetic must be exact for weights of float8"},
       {R"({"kv":{"dtype":"float8"}})", "kv.dtype must be auto, float16, bfloat16, float32, int8 or int4"},
       {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 16, 32, 64 or 128"},
-      {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})", "weights.arithmetic must be exact or int8"},
+      {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})",
+       "weights.arithmetic must be exact, int8 or bfloat16 for weights of int4"},
       {R"({"weights":{"dtype":"float16","group":64}})", "weights.group: is only for the dtypes int8 and int4"},
       {R"({"weights":{"device":1,"arithmetic":"exact"}})", "weights.arithmetic: needs a dtype"},
       {R"({"weights":{"dtype":"bfloat16","arithmetic":"int8"}})",

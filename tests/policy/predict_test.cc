@@ -125,6 +125,10 @@ TEST_CASE("predict: prompts attend at the rate of bfloat16 where weights and KV 
   CHECK(prefill(DType::f16, true, {}) == prefill(DType::f16, false, {}));
   const WeightFormat exact{.dtype = DType::bf16, .arithmetic = Arithmetic::exact};
   CHECK(prefill(DType::bf16, true, exact) == prefill(DType::bf16, false, exact));
+  WeightFormat levels{.dtype = DType::i4, .group = 32};
+  CHECK(prefill(DType::bf16, true, levels) == prefill(DType::bf16, false, levels));
+  levels.arithmetic = Arithmetic::bfloat16;
+  CHECK(prefill(DType::bf16, true, levels) == Approx(prefill(DType::bf16, true, {})).epsilon(1e-3));
 }
 
 TEST_CASE("predict: KV at home on the host, attended there or brought over", "[predict]") {

@@ -237,7 +237,7 @@ class Refusals(Case):
     def test_flags_that_do_not_fit_are_refused(self):
         for words, *flags in (("must be auto, float16", "--weight-dtype", "int3"), ("--weight-group", "--weight-group", 64),
                               ("16, 32, 64 or 128", "--weight-dtype", "int4", "--weight-group", 63),
-                              ("exact or int8", "--weight-dtype", "int4", "--weight-arithmetic", "fast"),
+                              ("exact, int8 or bfloat16", "--weight-dtype", "int4", "--weight-arithmetic", "fast"),
                               ("--weight-arithmetic", "--weight-arithmetic", "exact")):
             self.refused(USAGE, words, *flags, *IN_MEMORY)
 
