@@ -102,6 +102,10 @@ void measure_products(kernels::ThreadPool& pool, int width, int rows, double dra
                          {"of_f16", integer / flops},
                          {"exact_flop_per_second", exact},
                          {"exact_of_f16", exact / flops}};
+    if (!kernels::multiplies_bf16()) continue;
+    const double rounded = measure(weights, Arithmetic::bfloat16);
+    cell(levels.name)["bfloat16_flop_per_second"] = rounded;
+    cell(levels.name)["bfloat16_of_f16"] = rounded / flops;
   }
 }
 

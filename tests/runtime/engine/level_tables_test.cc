@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "kernels/linear/linear_cpu.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
@@ -11,7 +12,8 @@ using namespace weft::test;
 
 TEST_CASE("levels by a table take half the bytes of those of 8 bits, and give the same answers to the bit",
           "[runtime][quantised]") {
-  const Arithmetic arithmetic = GENERATE(Arithmetic::int8, Arithmetic::exact);
+  const Arithmetic arithmetic = GENERATE(Arithmetic::int8, Arithmetic::exact, Arithmetic::bfloat16);
+  if (arithmetic == Arithmetic::bfloat16 && !on_gpu() && !kernels::multiplies_bf16()) return;
   const auto folder = data_path("quantised") / "llama-mxfp4-bf16";
   const auto four = runtime::open_model(
       folder, "auto", "", policy::WeightFormat{.dtype = DType::i4, .group = 32, .arithmetic = arithmetic});

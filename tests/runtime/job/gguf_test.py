@@ -112,6 +112,12 @@ class Case(unittest.TestCase):
                                 self.folder / "report.json")
         self.assertEqual(exact, wanted)
         self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "exact")
+        rounded = run("generate", "--model", GGUF / "llama-mixed.gguf", "--input", self.folder / "in.jsonl", "--output",
+                           self.folder / "rounded.jsonl", "--weight-arithmetic", "bfloat16", "--report", self.folder / "report.json")
+        if rounded.returncode == 0:
+            self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "bfloat16")
+        else:
+            self.assertIn("this processor does not multiply bfloat16 numbers", rounded.stderr)
         self.refused(USAGE, ["is only for --weight-dtype int8, int4 and bfloat16, and for models that have such weights"],
                      "generate", "--model", GGUF / "llama-f16.gguf", "--input", self.folder / "in.jsonl", "--output",
                      self.folder / "none.jsonl", "--weight-arithmetic", "exact")
