@@ -74,8 +74,7 @@ constexpr const char* name_of(LevelTable table) {
 ///   exact     multiplies fp32 numbers; quantised weights count as the numbers that their levels mean
 ///   int8      for weights of int8 and int4: the numbers of x that meet a group of weights become 8-bit levels with a
 ///             scale for that group, and products are integers
-///   bfloat16  for bf16 weights, and for those of int8 and int4, whose numbers are rounded to bf16: x is rounded to
-///   bf16,
+///   bfloat16  for bf16 weights, and for int8 and int4, whose numbers are rounded to bf16 too: x is rounded to bf16,
 ///             and instructions add pairs of products to fp32 sums; each kind of processor may round them in a
 ///             different way
 enum class Arithmetic : std::uint8_t { exact, int8, bfloat16 };
