@@ -48,7 +48,8 @@ struct OwnMemory {
     const std::uint64_t held = entry.holds_line ? 2 * entry.bytes + tokens * kChangeBytes : 0;
     const std::uint64_t form =
         entry.has_form ? static_cast<std::uint64_t>(vocab) * kMasks / 8 + entry.max_tokens * kMatcherBytes : 0;
-    place = std::max(place, form + 2 * (answer + held + entry.prompt_tokens * sizeof(std::int32_t)));
+    const std::uint64_t ids = 2 * std::uint64_t{entry.prompt_tokens} + entry.prefix_tokens;  // Places has these again
+    place = std::max(place, form + 2 * (answer + held) + ids * sizeof(std::int32_t));
     collected = std::max(collected, entry.n * (2 * answer + line));
   }
 };

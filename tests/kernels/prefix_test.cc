@@ -275,9 +275,20 @@ TEST_CASE("a decode step may read the slots of another sequence that hold the sa
       const Array new_k(place, normal(std::int64_t{kRows} * kv_cols, 4), kRows, kv_cols),
           new_v(place, normal(std::int64_t{kRows} * kv_cols, 5), kRows, kv_cols);
       Array out(place, kRows, q_cols);
-      kernels::DecodeAttention op{q, new_k, new_v, sequence, token, keep, s.heads, 0.3f};
-      op.slots = slots.block, op.out = out, op.alike = reads;
-      place.run(op);
+      place.run(kernels::DecodeAttention{.q = q,
+                                         .k = new_k,
+                                         .v = new_v,
+                                         .sequence = sequence,
+                                         .position = token,
+                                         .keep = keep,
+                                         .heads = s.heads,
+                                         .scale = 0.3f,
+                                         .slots = slots.block,
+                                         .home = {},
+                                         .out = out,
+                                         .probabilities = {},
+                                         .evicted = {},
+                                         .alike = reads});
       return std::tuple(out.host(), slots.position.ints(), slots.free_slot.ints());
     };
     const auto expected = run({}, false);
@@ -310,8 +321,19 @@ TEST_CASE("a prefix that does not fit its rows is refused", "[kernels]") {
   const std::int32_t sequence[] = {0}, token[] = {0};
   const Keep keep[] = {{0, 8, 0, 0}};
   const kernels::AlikeSlots alike[] = {{2, 4}}, two[] = {{0, 0}, {1, 0}};
-  kernels::DecodeAttention step{row, row, row, sequence, token, keep, 1};
-  step.slots = slots.block, step.out = row, step.alike = alike;
+  kernels::DecodeAttention step{.q = row,
+                                .k = row,
+                                .v = row,
+                                .sequence = sequence,
+                                .position = token,
+                                .keep = keep,
+                                .heads = 1,
+                                .slots = slots.block,
+                                .home = {},
+                                .out = row,
+                                .probabilities = {},
+                                .evicted = {},
+                                .alike = alike};
   CHECK_THROWS_WITH(place.run(step), "decode_attention: alike names 4 slots of sequence 2; there are 8 of 2 sequences");
   step.alike = two;
   CHECK_THROWS_WITH(place.run(step), "decode_attention: 2 numbers in alike, wanted 1, one for each row");

@@ -233,6 +233,7 @@ TEST_CASE("prompts that begin alike are computed once, and wait in their places 
   CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 40 * 80);
   // A prefix serves two sequences or more, although places become free one by one, and for either prefix in turn.
   CHECK(totals.prompt_tokens <= 40 * 16 + 40 * 64 / 2);
+  if (retention == "full") CHECK(totals.prompt_tokens == 40 * 16 + 2 * 64);  // slots hold both from then on
 }
 
 TEST_CASE("choices of one prompt join a sweep together, although one prompt alone is as many tokens as may join",

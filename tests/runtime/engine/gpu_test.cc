@@ -141,6 +141,25 @@ TEST_CASE("on a GPU a shared prefix gives what whole prompts give within toleran
   CHECK(compared(expected, answers) > 24);
 }
 
+TEST_CASE("on a GPU a prefix in the slots of an earlier sequence gives what whole prompts give within tolerance",
+          "[gpu]") {
+  std::mt19937 random(8);
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  auto prompts = random_prompts(12, source->spec.vocab, 4, random);
+  for (Prompt& prompt : prompts) {
+    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 20));
+    for (std::int32_t token = 4; token < 84; ++token) prompt.ids.insert(prompt.ids.begin(), token);
+    prompt.prefix = 80;
+  }
+  policy::PartialPolicy policy = all_on_device("full");
+  policy.gpu_batch_size = 4, policy.num_gpu_batches = 1, policy.continuous = true;
+  const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
+  Engine engine(*source, policy, prompts, {.backend = backend_name()}, true);
+  const auto answers = engine.run();
+  CHECK(engine.session().executor().totals().shared_prompt_tokens == 11 * 64);
+  CHECK(compared(expected, answers) > 36);
+}
+
 TEST_CASE("on a GPU a prompt in chunks gives what it gives in one within tolerance", "[gpu]") {
   const std::string retention = GENERATE("full", "h2o:0.5:0.3", "snapkv:0.5:0.2:window=50");
   const bool quantised = GENERATE(false, true), shares = GENERATE(false, true);
