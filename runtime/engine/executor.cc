@@ -280,7 +280,7 @@ void Executor::gather_rows(const Op& op) {
     totals_.decode_rows += rows.live();
     totals_.decode_places += policy_.gpu_batch_size;
   }
-  storage_.set_rows(op.batch, rows.rows(), rows.begun);
+  storage_.set_rows(op, rows.rows(), rows.begun);
 }
 
 std::uint64_t Executor::prepare_step(int batch) {

@@ -167,10 +167,10 @@ class Layers {
   /// Returns the op, which has run.
   kernels::PrefillAttention attend_prompts(int layer, const Attending& at, const PromptChunk& chunk,
                                            std::span<const std::int32_t> offsets, kernels::Stream& stream);
-  /// All of attention for a prefix's own rows, the scores that they give their tokens, and rotate().
   /// Brings the keys and values of a prefix that slots have.
   void take_prefix(const SharedPrefix& prefix, const Attending& at, const HeadRunSlots& slots,
                    kernels::Stream& stream) const;
+  /// All of attention for a prefix's own rows, the scores that they give their tokens, and rotate().
   void prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix,
                       const HiddenRows& hidden, Attending& at, kernels::Stream& stream);
   /// All of attention for a part's prompts, and what stays of them.

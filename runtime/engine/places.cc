@@ -120,6 +120,15 @@ std::vector<std::int32_t> Places::beginning(int batch, bool prefill) {
   return places;
 }
 
+Places::Shared Places::shared(const Group& group) {
+  const auto members = static_cast<std::int64_t>(group.last - group.first);
+  const Held computed{-1, members == 1 ? 0 : group.common};
+  const Held held{group.held.place, std::min(group.held.tokens, group.common)};
+  const std::int64_t with_computed = group.lengths - (members - 1) * computed.tokens;
+  const std::int64_t with_held = group.lengths - members * held.tokens;
+  return held.tokens > 0 && with_held < with_computed ? Shared{held, with_held} : Shared{computed, with_computed};
+}
+
 std::vector<Places::Group> Places::groups(int batch, const Beginning& beginning, bool prefill) const {
   const std::span<const Sequence> all = this->batch(batch);
   std::vector<std::size_t> turn(all.size(), SIZE_MAX);  // in which the slots of places are written
@@ -128,45 +137,36 @@ std::vector<Places::Group> Places::groups(int batch, const Beginning& beginning,
     for (const std::int32_t place : beginning.alike[i]) turn[place] = i;
   }
   std::vector<Group> groups;
-  std::int64_t rows = 0;
-  const auto may_begin = [&](std::int64_t length) {
-    if (!prefill) return rows < shape_.admitted_tokens;
-    return rows == 0 || shape_.last_token_only || length <= shape_.first_tokens - rows;
-  };
+  std::int64_t before = 0;  // rows of all groups but the last
   for (std::size_t i = 0; i < beginning.own.size(); ++i) {
     const Sequence& sequence = all[beginning.own[i]];
     const std::vector<std::int32_t>& tokens = sequence.tokens;
     const auto length = static_cast<std::int64_t>(tokens.size());
-    if (!may_begin(length)) break;
+    const std::int64_t of_last = groups.empty() ? 0 : shared(groups.back()).rows, rows = before + of_last;
+    const bool may_begin = prefill ? rows == 0 || shape_.last_token_only || length <= shape_.first_tokens - rows
+                                   : rows < shape_.admitted_tokens;
+    if (!may_begin) break;
     std::int64_t most = std::min({shape_.prefix_tokens, length - std::max<std::int64_t>(1, shape_.observation),
                                   shape_.rolling.context > 0 ? shape_.rolling.context : length});
     most = std::max<std::int64_t>(0, most) / shape_.prefix_step * shape_.prefix_step;
+    Group alone{i, i + 1, length, most, {}};
+    if (shares_prefixes())
+      alone.held = held(batch, sequence, most, [&](std::int32_t place) { return turn[place] < i; });
     if (!groups.empty() && most > 0) {
-      Group& group = groups.back();
-      const std::vector<std::int32_t>& first = all[beginning.own[group.first]].tokens;
-      const auto end = tokens.begin() + std::min(most, group.tokens);
+      Group joined = groups.back();
+      const std::vector<std::int32_t>& first = all[beginning.own[joined.first]].tokens;
+      const auto end = tokens.begin() + std::min(most, joined.common);
       const std::int64_t alike = std::mismatch(tokens.begin(), end, first.begin()).first - tokens.begin();
-      const std::int64_t common = alike / shape_.prefix_step * shape_.prefix_step;
+      joined.common = alike / shape_.prefix_step * shape_.prefix_step;
+      joined.last = i + 1, joined.lengths += length;
       // It joins if that saves rows, although a shorter prefix leaves more to the others.
-      const auto others = static_cast<std::int64_t>(group.last - group.first) - 1;
-      if (common >= kLeastShared && others * (group.tokens - common) < common) {
-        rows += others * (group.tokens - common) + length - common;
-        group.last = i + 1, group.tokens = common;
+      if (joined.common >= kLeastShared && shared(joined).rows < of_last + shared(alone).rows) {
+        groups.back() = joined;
         continue;
       }
     }
-    const Held of =
-        shares_prefixes() ? held(batch, sequence, most, [&](std::int32_t place) { return turn[place] < i; }) : Held{};
-    groups.push_back({i, i + 1, most, of});
-    rows += length - of.tokens;
-  }
-  for (Group& group : groups) {
-    const auto members = static_cast<std::int64_t>(group.last - group.first);
-    const std::int64_t computed = members == 1 ? 0 : group.tokens, of_held = std::min(group.held.tokens, computed);
-    if (members == 1) group.tokens = group.held.tokens;
-    // A shorter prefix that is held leaves more to all of them.
-    else if (of_held > 0 && members * (computed - of_held) < computed) group.tokens = of_held;
-    else group.held = {};
+    groups.push_back(alone);
+    before = rows;
   }
   return groups;
 }
@@ -235,9 +235,10 @@ RowCounts Places::gather(int batch, bool prefill) {
   }
   std::vector<std::int32_t> sharing;
   for (const Group& group : groups(batch, begin, prefill)) {
-    if (group.tokens > 0)
+    const Held prefix = shared(group).prefix;
+    if (prefix.tokens > 0)
       rows.prefixes.push_back({rows.own(), rows.own() + static_cast<std::int64_t>(group.last - group.first), 0,
-                               group.tokens, group.held.place});
+                               prefix.tokens, prefix.place});
     for (std::size_t i = group.first; i < group.last; ++i) {
       const Sequence& sequence = all[begin.own[i]];
       for (const std::int32_t place : begin.alike[i]) {
@@ -245,10 +246,10 @@ RowCounts Places::gather(int batch, bool prefill) {
         rows.shared.push_back(static_cast<std::int32_t>(rows.own()));
         counts.shared_tokens += sequence.prompt_tokens;
       }
-      const bool computes = i == group.first && group.held.place < 0;  // the prefix, too
-      counts.prompt_tokens += sequence.prompt_tokens - (computes ? 0 : group.tokens);
-      counts.shared_tokens += computes ? 0 : group.tokens;
-      add_rows(rows, begin.own[i], sequence, shape_.last_token_only ? sequence.prompt_tokens - 1 : group.tokens);
+      const bool computes = i == group.first && prefix.place < 0;  // the prefix, too
+      counts.prompt_tokens += sequence.prompt_tokens - (computes ? 0 : prefix.tokens);
+      counts.shared_tokens += computes ? 0 : prefix.tokens;
+      add_rows(rows, begin.own[i], sequence, shape_.last_token_only ? sequence.prompt_tokens - 1 : prefix.tokens);
     }
   }
   for (SharedPrefix& prefix : rows.prefixes) {

@@ -80,12 +80,19 @@ class Places {
     std::int32_t place = -1;
     std::int64_t tokens = 0;
   };
-  /// Neighbours that begin and share a prefix, or a sequence by itself.
+  /// Neighbours that begin alike, or a sequence by itself.
   struct Group {
     std::size_t first, last;
-    std::int64_t tokens;  // of the prefix
-    Held held;            // of the first one's tokens
+    std::int64_t lengths;  // of their prompts together
+    std::int64_t common;   // tokens that all prompts begin with
+    Held held;             // of the first one's tokens
   };
+  /// The prefix that a group shares, which slots have or which it computes (Held::place -1), if any, and its rows then.
+  struct Shared {
+    Held prefix;
+    std::int64_t rows = 0;
+  };
+  static Shared shared(const Group& group);
   /// Sequences that begin in a sweep, in order: places with a prompt of their own, and those with the same after each.
   struct Beginning {
     std::vector<std::int32_t> own;

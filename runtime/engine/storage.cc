@@ -1,9 +1,9 @@
 #include "runtime/engine/storage.h"
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 #include <numeric>
+#include <stdexcept>
 
 #include "kernels/error.h"
 #include "runtime/base/parallel.h"
@@ -278,8 +278,6 @@ std::byte* Storage::hidden_place(const Op& op) const {
 }
 
 HiddenRows Storage::hidden(const Op& op, std::int64_t tokens) const {
-  assert(policy::hidden_layout(model_, footprint_.types, tokens).bytes <=
-         (op.prefill ? footprint_.prefill_hidden_bytes : footprint_.decode_hidden_bytes));
   return hidden_rows(model_, footprint_.types, hidden_place(op), tokens, footprint_.shape.sublayers[op.subject].layer);
 }
 
@@ -321,9 +319,12 @@ std::span<std::byte> Storage::experts_workspace() const {
   return {buffers_.home_data(experts_) + layout.work, layout.bytes - layout.work};
 }
 
-void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
-  tokens_[static_cast<std::size_t>(batch)] = tokens;
-  begun_[static_cast<std::size_t>(batch)] = begun;
+void Storage::set_rows(const Op& op, std::int64_t tokens, std::int64_t begun) {
+  const std::uint64_t room = op.prefill ? footprint_.prefill_hidden_bytes : footprint_.decode_hidden_bytes;
+  if (policy::hidden_layout(model_, footprint_.types, tokens).bytes > room)
+    throw std::logic_error("a sweep of " + std::to_string(tokens) + " rows has more than its batch has room for");
+  tokens_[op.batch] = tokens;
+  begun_[op.batch] = begun;
 }
 
 std::span<std::byte> Storage::workspace() const { return {buffers_.home_data(workspace_), buffers_.bytes(workspace_)}; }

@@ -78,8 +78,8 @@ class Storage : public TableRows {
   View experts_output() const;
   std::span<std::byte> experts_workspace() const;
   /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
-  /// Ops that move them then move that many rows.
-  void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
+  /// Ops that move them then move that many rows. Throws std::logic_error if there is no room for them.
+  void set_rows(const policy::Op& op, std::int64_t tokens, std::int64_t begun);
 
   std::span<std::byte> workspace() const;  ///< memory for one chunk, on the device
   View last_hidden(int batch) const;       ///< [gpu_batch_size, hidden]

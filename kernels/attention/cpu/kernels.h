@@ -16,9 +16,8 @@ namespace weft::kernels {
 constexpr int kLanes = 16;        ///< floats in a vector, in every instruction set, so that sums have one shape
 constexpr int kQueryRows = 96;    ///< query rows of a prefill tile
 constexpr int kPromptPlaces = 6;  ///< rows of a prompt take a multiple of this in a prefill tile
-constexpr int kNeverHidden = 1 << 30;
-constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
-constexpr int kMostHeads = 4;    ///< query heads of one KV head that share a tile of VectorKernels::prefill_tiles
+constexpr int kKeyColumns = 64;   ///< keys that a prefill tile takes at a time
+constexpr int kMostHeads = 4;     ///< query heads of one KV head that share a tile of VectorKernels::prefill_tiles
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 

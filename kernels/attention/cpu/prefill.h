@@ -50,26 +50,29 @@ template <class S> void finish_row(const PrefillTile& t, int r, const float* out
   if (t.lse) t.lse[r] = max + logf(sum);
 }
 
-/// The block in which the first key lies that a prompt's row sees, if it does not see keys `hidden` before it and more.
-inline int first_block(int row, int hidden) {
+/// A row does not see keys that lie so many before it, or more.
+inline int hidden_from(const PrefillTile& t) { return t.window > 0 ? t.window : 1 << 30; }
+/// The start of the block in which a prompt's row sees its first key.
+inline int first_block(const PrefillTile& t, int row) {
+  const int hidden = hidden_from(t);
   return row >= hidden ? (row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
 }
 
 /// Lets all rows of a tile go through whole blocks of the prefix together, and then those of each prompt through what
-/// is left. Calls attend(first place, places, row of K and V of the token t.prefix, first key, last key); `place_of`
-/// says which places `rows` rows take.
+/// is left: calls attend(first place, last place, row of K and V of the token t.prefix, first key, last key). A
+/// prompt's `rows` rows have places_of(rows) places; ends are exclusive.
 template <class PlacesOf, class Attend>
-void attend_prompts(const PrefillTile& t, int hidden, const PlacesOf& places_of, const Attend& attend) {
+void attend_prompts(const PrefillTile& t, const PlacesOf& places_of, const Attend& attend) {
   const int together = t.prefix / kKeyColumns * kKeyColumns;
   int begin = together, places = 0;
   for (const PromptRows& prompt : t.prompts) {
-    begin = std::min(begin, first_block(prompt.first_row, hidden));
+    begin = std::min(begin, first_block(t, prompt.first_row));
     places += places_of(prompt.rows);
   }
   attend(0, places, 0, begin, together);
   int place = 0;
   for (const PromptRows& prompt : t.prompts) {
-    attend(place, place + places_of(prompt.rows), prompt.own, std::max(first_block(prompt.first_row, hidden), together),
+    attend(place, place + places_of(prompt.rows), prompt.own, std::max(first_block(t, prompt.first_row), together),
            prompt.first_row + prompt.rows);
     place += places_of(prompt.rows);
   }
@@ -104,8 +107,8 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
     sum[place] = t.sink_logit ? 1.0f : 0.0f;
   }
 
-  const int hidden = t.window > 0 ? t.window : kNeverHidden;
-  attend_prompts(t, hidden, places_of, [&](int from, int to, std::int64_t own, int first_key, int last_key) {
+  const int hidden = hidden_from(t);
+  attend_prompts(t, places_of, [&](int from, int to, std::int64_t own, int first_key, int last_key) {
     const auto rows_of = [&](const void* first, std::int64_t stride) {
       const T* const rows = static_cast<const T*>(first);
       return SplitRows<T>{rows, rows + own * stride, stride, t.prefix};

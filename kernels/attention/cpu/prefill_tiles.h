@@ -65,7 +65,6 @@ template <class S> struct PromptsTile {
   const std::int64_t dim = whole_tiles(t.head_dim);
   const std::int64_t q_tile = dim / kAmxStep * kAmxTile, v_tile = kKeySteps * kAmxTile;  // of 16 rows; of 16 columns
   const int places = static_cast<int>(round_up(t.rows, kTogether));
-  const int hidden = t.window > 0 ? t.window : kNeverHidden;
   std::byte* const q = reinterpret_cast<std::byte*>(t.scratch);        // [places / 16][dim / step] tiles
   std::byte* const keys = q + kMostTogether / kAmxRows * q_tile;       // [4][dim / step]
   std::byte* const values = keys + kKeyColumns / kAmxRows * q_tile;    // [dim / 16][kKeySteps]
@@ -133,7 +132,7 @@ template <class S> struct PromptsTile {
     tile_logits<S>(q + place / kAmxRows * q_tile, keys, rows, most, t.head_dim, t.scale, tiles, logits);
     float factor[kTogether];
     for (int i = from; i < to; ++i) {
-      const int seen = row_token[i] - first_key + 1, unseen = seen - hidden;  // of the block's first keys
+      const int seen = row_token[i] - first_key + 1, unseen = seen - hidden_from(t);  // of the block's first keys
       float* const row = logits + i * kKeyColumns;
       if (unseen >= kKeyColumns) {
         set_to<S>(row, kKeyColumns, 0.0f), factor[i] = 1;
@@ -181,7 +180,7 @@ template <class S> void prefill_tiles(const PrefillTile& t, const TileKernels& t
   tiles.begin(kAmxRows);
   tile.begin();
   attend_prompts(
-      t, tile.hidden, [](int rows) { return rows; },
+      t, [](int rows) { return rows; },
       [&](int from, int to, std::int64_t own, int first, int last) { tile.attend(from, to, own, first, last); });
   tiles.end();
   tile.finish();
