@@ -20,27 +20,35 @@ struct Drawn {
   std::int64_t prefix = 0, answer = 0;
 };
 
-/// Prompts over a tree of beginnings, in the order of a job: those that begin alike are neighbours, mostly.
+/// Prompts over beginnings of which some begin as others do, in any order or as a job has them.
 std::vector<Drawn> draw_prompts(std::mt19937& random) {
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  const auto more = [&](Ids& ids, int count) {
-    for (int i = 0; i < count; ++i) ids.push_back(below(1000));
+  const auto between = [&](int a, int b) { return a + static_cast<int>(random() % static_cast<unsigned>(b - a + 1)); };
+  const auto more = [&](Ids ids, int count) {
+    for (int i = 0; i < count; ++i) ids.push_back(between(10, 3000));
+    return ids;
   };
-  std::vector<Ids> beginnings(1);
-  for (int i = 0; i < 5; ++i) {
-    Ids longer = beginnings[static_cast<std::size_t>(below(static_cast<int>(beginnings.size())))];
-    more(longer, 20 + below(120));
-    beginnings.push_back(longer);
+  const Ids common = more({}, between(0, 1) * between(64, 150));
+  std::vector<Ids> beginnings;
+  for (int i = between(1, 6); i > 0; --i) {
+    Ids from = more(common, between(40, 350));
+    beginnings.push_back(from);
+    for (int longer = between(0, 4); longer > 0; --longer) {
+      beginnings.push_back(more(from, between(5, 120)));
+      if (between(0, 1) == 0) from = beginnings.back();
+    }
   }
   std::vector<Drawn> prompts;
-  for (int i = 0; i < 120; ++i) {
-    Drawn prompt{.ids = beginnings[static_cast<std::size_t>(below(6))], .answer = 1 + below(5)};
-    more(prompt.ids, 1 + below(i % 7 == 0 ? 90 : 9));
+  const bool equally_long = between(0, 1) == 0;
+  for (int i = between(10, 200); i > 0; --i) {
+    const Ids& from = beginnings[static_cast<std::size_t>(between(0, static_cast<int>(beginnings.size()) - 1))];
+    Drawn prompt{.ids = from, .answer = equally_long ? 2 : between(1, 12)};
+    const int kind = between(0, 9);  // 1: the beginning itself
+    if (kind == 0) prompt.ids = more({}, between(1, 60));
+    else if (kind == 2) prompt.ids.resize(static_cast<std::size_t>(between(1, static_cast<int>(from.size()))));
+    else if (kind > 2) prompt.ids = more(from, between(1, 12));
     prompts.push_back(prompt);
-    if (below(8) == 0) prompts.push_back(prompts.back());  // an equal one
   }
-  if (below(4) > 0)
-    std::sort(prompts.begin(), prompts.end(), [](const auto& a, const auto& b) { return a.ids < b.ids; });
+  if (between(0, 2) > 0) std::sort(prompts.begin(), prompts.end(), [](auto& a, auto& b) { return a.ids < b.ids; });
   for (Drawn& one : prompts)
     for (const Drawn& other : prompts) {
       if (&one == &other) continue;
@@ -60,18 +68,18 @@ bool begins_with(const Ids& ids, const Ids& with, std::int64_t count) {
 
 TEST_CASE("places: slots have the prefixes that are taken from them, and a sweep has no more rows than room",
           "[runtime]") {
-  std::mt19937 random(GENERATE(range(1u, 21u)));
+  std::mt19937 random(GENERATE(range(1u, 61u)));
   const std::vector<Drawn> prompts = draw_prompts(random);
   std::int64_t longest = 0, longest_prefix = 0;
   for (const Drawn& prompt : prompts) {
     longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
     longest_prefix = std::max(longest_prefix, prompt.prefix);
   }
-  const int size = 1 + static_cast<int>(random() % 30), batches = 1 + static_cast<int>(random() % 3);
+  const int size = 2 + static_cast<int>(random() % 38), batches = 1 + static_cast<int>(random() % 2);
   const Places::Shape shape{.gpu_batch_size = size,
                             .num_gpu_batches = batches,
-                            .admitted_tokens = 64 + static_cast<std::int64_t>(random() % 500),
-                            .first_tokens = 400,
+                            .admitted_tokens = std::int64_t{64} << random() % 5,
+                            .first_tokens = std::int64_t{64} << random() % 5,
                             .prefix_tokens = longest_prefix,
                             .prefix_step = random() % 2 == 0 ? 1 : 64,
                             .finds_alike = true,
@@ -133,6 +141,6 @@ TEST_CASE("places: slots have the prefixes that are taken from them, and a sweep
       }
     }
   CHECK(answered == static_cast<std::int64_t>(prompts.size()));
-  if (size * batches < 60) CHECK(held > 0);
-  if (size > 3) CHECK(alike > 0);
+  if (waiting.count > size) CHECK(held > 0);
+  if (size > 9) CHECK(alike > 0);
 }
