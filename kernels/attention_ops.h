@@ -157,11 +157,6 @@ struct KeepPrompt {
   int prefix = 0;
 };
 
-/// A sequence whose first `count` slots hold what those of another hold, to the last bit and in every head.
-struct AlikeSlots {
-  std::int32_t sequence, count;
-};
-
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates
 /// the scores. It multiplies these by `decay`, then adds the probabilities (summed over the query heads of the group)
 /// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token. With

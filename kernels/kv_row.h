@@ -82,4 +82,9 @@ template <> struct RowTypes<MixedLevels> {
 template <class T> using KeyOf = typename RowTypes<T>::Key;
 template <class T> using ValueOf = typename RowTypes<T>::Value;
 
+/// A sequence whose first `count` slots hold what those of another hold, to the last bit and in every head.
+struct AlikeSlots {
+  std::int32_t sequence, count;
+};
+
 }  // namespace weft::kernels

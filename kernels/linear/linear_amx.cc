@@ -83,8 +83,7 @@ template <bool Four> void expand(const ExpandLevels& t) {
 
 void pair_rows(const ToTiles& t) {
   const bf16* const from = static_cast<const bf16*>(t.from);
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
-                                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = pair_order();
   for (std::int64_t row = 0; row < kAmxStep; row += 2)
     for (std::int64_t column = 0; column < (t.k + kAmxStep - 1) / kAmxStep * kAmxStep; column += 16) {
       const std::int64_t left = t.k - column;

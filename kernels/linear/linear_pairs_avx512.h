@@ -7,6 +7,12 @@
 namespace weft::kernels {
 namespace {
 
+/// The places of 32 numbers of bf16, so that each of the first 16 lies beside one of the others.
+inline __m512i pair_order() {
+  return _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
+                          23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+}
+
 /// Turns levels of 16 rows into numbers, rounded to bf16, and calls store(i, pairs) with those of columns 2i and 2i +
 /// 1, in ascending order, for at least `columns` columns and at most a line more. Those past the last are of any value.
 template <bool Four, class Store>
@@ -14,8 +20,7 @@ template <bool Four, class Store>
                                                  const std::uint8_t* table, const std::byte* prefetch,
                                                  const Store& store) {
   constexpr std::int64_t line = 64, of_line = Four ? 8 : 4;  // bytes, columns
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
-                                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = pair_order();
   const __m512 numbers =
       _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))));
   for (std::int64_t first = 0; first < columns; first += group) {

@@ -144,7 +144,6 @@ class TilePass {
     }
   }
   static const std::byte* levels(const Task& task, std::int64_t column, std::int64_t step) {
-    if (!is_quantised(task.op->weight.dtype)) return nullptr;
     const QuantisedLayout layout = QuantisedLayout::of(task.op->weight);
     return task.op->weight.as<std::byte>() + (task.first + column) / kAmxRows * layout.tile_bytes() +
            step * kAmxStep / layout.group * layout.group_bytes();

@@ -113,8 +113,8 @@ void PolicyFlags::add_to(CLI::App& app) {
          "--weight-arithmetic", weight_arithmetic,
          "For int8 and int4 weights: int8 (the default) also rounds the numbers that they are multiplied with to 8 "
          "bits, which is faster; exact does not; bfloat16 rounds both to bfloat16, on processors that can multiply it. "
-         "For "
-         "bfloat16 weights: bfloat16 (the default on such processors) rounds those numbers to bfloat16; exact does not")
+         "For bfloat16 weights: bfloat16 (the default on such processors) rounds those numbers to bfloat16; exact does "
+         "not")
       ->group("Policy");
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 

@@ -167,9 +167,6 @@ class Layers {
   /// Returns the op, which has run.
   kernels::PrefillAttention attend_prompts(int layer, const Attending& at, const PromptChunk& chunk,
                                            std::span<const std::int32_t> offsets, kernels::Stream& stream);
-  /// Brings the keys and values of a prefix that slots have.
-  void take_prefix(const SharedPrefix& prefix, const Attending& at, const HeadRunSlots& slots,
-                   kernels::Stream& stream) const;
   /// All of attention for a prefix's own rows, the scores that they give their tokens, and rotate().
   void prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix,
                       const HiddenRows& hidden, Attending& at, kernels::Stream& stream);
@@ -192,9 +189,6 @@ class Layers {
   /// well. `op` covers all heads and has neither slots nor budgets.
   void keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,
                     std::int64_t last, const Cache& kv, kernels::Stream& stream) const;
-  /// DecodeAttention::alike of a run of heads; empty where some sequence has evicted tokens.
-  std::span<const kernels::AlikeSlots> alike(int layer, std::size_t run, const BatchRows& rows, std::int64_t first,
-                                             std::int64_t last) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Values& values, const Cache& kv, kernels::Stream& stream) const;
   /// Moves the stored tokens of sequences whose next position would leave the context to lower positions.

@@ -11,18 +11,23 @@ namespace weft::runtime {
 
 using policy::Value;
 
+namespace {
+
+/// DecodeAttention::alike of some rows in a run of heads that keeps `keep`; empty where some sequence has evicted
+/// tokens.
+std::span<const kernels::AlikeSlots> alike_slots(const BatchRows& rows, const std::vector<kernels::Keep>& keep,
+                                                 std::int64_t first, std::int64_t last) {
+  if (rows.alike.empty()) return {};
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows.begun); ++row)
+    if (keep[row].budget() < rows.context[row]) return {};
+  return part_of(rows.alike, first, last);
+}
+
+}  // namespace
+
 std::span<const float> Layers::sink_logits(int layer, int first, int heads) const {
   if (!model_.sinks) return {};
   return part_of(sink_logits_[static_cast<std::size_t>(layer)], first, first + heads);
-}
-
-std::span<const kernels::AlikeSlots> Layers::alike(int layer, std::size_t run, const BatchRows& rows,
-                                                   std::int64_t first, std::int64_t last) const {
-  if (rows.alike.empty() || types_.quantises_kv) return {};
-  const std::vector<kernels::Keep>& keep = rows.keep(layer)[run];
-  for (std::int64_t row = 0; row < rows.begun; ++row)
-    if (keep[static_cast<std::size_t>(row)].budget() < rows.context[static_cast<std::size_t>(row)]) return {};
-  return part_of(rows.alike, first, last);
 }
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
@@ -36,28 +41,30 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
     const auto of_queries = [&](Value value) {
       return value_at(values, value).columns(std::int64_t{head} * group * dim, std::int64_t{heads} * group * dim);
     };
-    ops.run(kernels::DecodeAttention{.q = of_queries(Value::q),
-                                     .k = value_at(values, Value::k).columns(head * dim, heads * dim),
-                                     .v = value_at(values, Value::v).columns(head * dim, heads * dim),
-                                     .sequence = part_of(rows.sequence, first, last),
-                                     .position = part_of(rows.position, first, last),
-                                     .keep = part_of(rows.keep(layer)[run], first, last),
-                                     .heads = heads * group,
-                                     .scale = scale_,
-                                     .decay = static_cast<float>(retention_.decay),
-                                     .scoring = retention_.keeps_scores() ? scoring_of(retention_, layer, head)
-                                                                          : kernels::Scoring::none,
-                                     .seed = seed_of(retention_, layer, head),
-                                     .slots = kv.slots[run],
-                                     .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
-                                     .out = of_queries(Value::attended),
-                                     .probabilities = {},
-                                     .evicted = {},
-                                     .statistic = retention_.statistic,
-                                     .cap = model_.attention_cap,
-                                     .sink_logits = sink_logits(layer, head * group, heads * group),
-                                     .alike = alike(layer, run, rows, first, last)},
-            stream);
+    ops.run(
+        kernels::DecodeAttention{
+            .q = of_queries(Value::q),
+            .k = value_at(values, Value::k).columns(head * dim, heads * dim),
+            .v = value_at(values, Value::v).columns(head * dim, heads * dim),
+            .sequence = part_of(rows.sequence, first, last),
+            .position = part_of(rows.position, first, last),
+            .keep = part_of(rows.keep(layer)[run], first, last),
+            .heads = heads * group,
+            .scale = scale_,
+            .decay = static_cast<float>(retention_.decay),
+            .scoring = retention_.keeps_scores() ? scoring_of(retention_, layer, head) : kernels::Scoring::none,
+            .seed = seed_of(retention_, layer, head),
+            .slots = kv.slots[run],
+            .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
+            .out = of_queries(Value::attended),
+            .probabilities = {},
+            .evicted = {},
+            .statistic = retention_.statistic,
+            .cap = model_.attention_cap,
+            .sink_logits = sink_logits(layer, head * group, heads * group),
+            .alike = types_.quantises_kv ? std::span<const kernels::AlikeSlots>{}
+                                         : alike_slots(rows, rows.keep(layer)[run], first, last)},
+        stream);
     head += heads;
   }
   rotate(ops, layer, value_at(values, Value::attended), stream);  // rotates back

@@ -37,6 +37,24 @@ kernels::ColumnSums sums_of(const kernels::PrefillAttention& op, const policy::R
           .arithmetic = op.arithmetic};
 }
 
+/// Brings the keys and values of a prefix that slots have to the first rows of `keys` and `values`.
+void take_prefix(const SharedPrefix& prefix, const HeadRunSlots& slots, const View& keys, const View& values,
+                 const kernels::Ops& ops, kernels::Stream& stream) {
+  int column = 0;
+  for (const kernels::KvSlots& run : slots)
+    for (int head = 0; head < run.kv_heads; ++head, column += run.head_dim) {
+      const std::int64_t first = (std::int64_t{prefix.held_in} * run.kv_heads + head) * run.slots;
+      const auto take = [&](const void* rows, const View& to) {
+        const std::byte* const from = static_cast<const std::byte*>(rows) + first * run.head_dim * size_of(run.dtype);
+        ops.run(kernels::Convert{{from, run.dtype, prefix.tokens, run.head_dim, run.head_dim},
+                                 to.slice(0, prefix.tokens).columns(column, run.head_dim)},
+                stream);
+      };
+      take(run.k, keys);
+      take(run.v, values);
+    }
+}
+
 /// The first columns of a matrix [heads, tokens].
 View columns_of(const View& all, std::int64_t heads, std::int64_t count) {
   return {all.data, all.dtype, heads, count, all.stride};
@@ -135,8 +153,13 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
           most = std::max<std::int64_t>(most, rows.offsets[other.last] - rows.offsets[other.first]);
       at = take_attention(layer, unit, part.prefix ? part.prefix->tokens : 0, most, prompts);
       held = part.prefix;
-      if (held && held->held_in >= 0) take_prefix(*held, at, kv.slots, stream);
-      else if (held) prefill_prefix(layer, unit, rows, *held, hidden, at, stream);
+      if (held && held->held_in >= 0) {
+        const bool stored = policy::writes_stored(types_);
+        take_prefix(*held, kv.slots, value_at(at.values, stored ? Value::k : Value::stored_k),
+                    value_at(at.values, stored ? Value::v : Value::stored_v), ops_, stream);
+      } else if (held) {
+        prefill_prefix(layer, unit, rows, *held, hidden, at, stream);
+      }
     }
     if (prompts) {
       prefill(layer, unit, rows, part, hidden, at, kv, stream);
@@ -179,26 +202,6 @@ kernels::PrefillAttention Layers::attend_prompts(int layer, const Attending& at,
       .arithmetic = arithmetic_};
   ops_.run(op, stream);
   return op;
-}
-
-void Layers::take_prefix(const SharedPrefix& prefix, const Attending& at, const HeadRunSlots& slots,
-                         kernels::Stream& stream) const {
-  const bool stored = policy::writes_stored(types_);
-  const View keys = value_at(at.values, stored ? Value::k : Value::stored_k);
-  const View values = value_at(at.values, stored ? Value::v : Value::stored_v);
-  int column = 0;
-  for (const kernels::KvSlots& run : slots)
-    for (int head = 0; head < run.kv_heads; ++head, column += run.head_dim) {
-      const std::int64_t first = (std::int64_t{prefix.held_in} * run.kv_heads + head) * run.slots;
-      const auto take = [&](const void* rows, const View& to) {
-        const std::byte* const from = static_cast<const std::byte*>(rows) + first * run.head_dim * size_of(run.dtype);
-        ops_.run(kernels::Convert{{from, run.dtype, prefix.tokens, run.head_dim, run.head_dim},
-                                  to.slice(0, prefix.tokens).columns(column, run.head_dim)},
-                 stream);
-      };
-      take(run.k, keys);
-      take(run.v, values);
-    }
 }
 
 void Layers::prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix,

@@ -18,7 +18,7 @@ Places::Places(const Shape& shape, std::span<Sequence> block, const Waiting& wai
 }
 
 std::span<Sequence> Places::batch(int batch) const {
-  const auto size = static_cast<std::size_t>(shape_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
+  const std::size_t size = static_cast<std::size_t>(shape_.gpu_batch_size), first = first_place(batch);
   return first >= block_.size() ? std::span<Sequence>{} : block_.subspan(first, std::min(size, block_.size() - first));
 }
 
@@ -79,15 +79,14 @@ bool Places::hold(int batch, std::int64_t sharers, std::int64_t tokens) {
   return waited > 0;
 }
 
-Places::Held Places::held(int batch, const Sequence& sequence, std::int64_t most,
-                          const std::function<bool(std::int32_t)>& overwritten) const {
+Places::Held Places::held(int batch, const Sequence& sequence, std::int64_t most, std::span<const std::size_t> turn,
+                          std::size_t now) const {
   Held best;
   if (!shape_.holds_prefixes) return best;
   const auto places = static_cast<std::int32_t>(this->batch(batch).size());
-  const std::size_t first = static_cast<std::size_t>(batch) * static_cast<std::size_t>(shape_.gpu_batch_size);
   for (std::int32_t place = 0; place < places && best.tokens < most; ++place) {
-    if (overwritten(place)) continue;
-    const std::vector<std::int32_t>& of = written_[first + place];
+    if (!turn.empty() && turn[place] < now) continue;
+    const std::vector<std::int32_t>& of = written_[first_place(batch) + place];
     const auto end = of.begin() + std::min(most, static_cast<std::int64_t>(of.size()));
     const std::int64_t common = std::mismatch(of.begin(), end, sequence.tokens.begin()).first - of.begin();
     if (common > best.tokens) best = {place, common};
@@ -98,23 +97,22 @@ Places::Held Places::held(int batch, const Sequence& sequence, std::int64_t most
 
 std::vector<std::int32_t> Places::beginning(int batch, bool prefill) {
   const std::span<Sequence> all = this->batch(batch);
-  std::vector<std::int32_t> places;
-  std::int64_t sharers = 0, tokens = 0;
-  // A prefix that is held already is not worth a wait.
-  const auto waits = [&](const Sequence& sequence) {
-    return sequence.prefix_tokens > 0 &&
-           2 * held(batch, sequence, sequence.prefix_tokens, [](std::int32_t) { return false; }).tokens <
-               sequence.prefix_tokens;
-  };
+  std::vector<std::int32_t> places, sharers;
+  std::int64_t tokens = 0;
   for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
     const Sequence& sequence = all[place];
     if (sequence.finish != Finish::none || sequence.generated() > 0) continue;
     places.push_back(place);
-    if (!prefill && shares_prefixes() && waits(sequence)) ++sharers, tokens = std::max(tokens, sequence.prefix_tokens);
+    if (prefill || !shares_prefixes() || sequence.prefix_tokens == 0) continue;
+    // A prefix that is held already is not worth a wait.
+    if (2 * held(batch, sequence, sequence.prefix_tokens).tokens >= sequence.prefix_tokens) continue;
+    sharers.push_back(place);
+    tokens = std::max(tokens, sequence.prefix_tokens);
   }
   if (!shares_prefixes()) return places;
-  if (!prefill && sharers > 0 && hold(batch, sharers, tokens))
-    std::erase_if(places, [&](std::int32_t place) { return waits(all[place]); });
+  if (!sharers.empty() && hold(batch, std::ssize(sharers), tokens))
+    std::erase_if(places,
+                  [&](std::int32_t place) { return std::binary_search(sharers.begin(), sharers.end(), place); });
   std::stable_sort(places.begin(), places.end(),
                    [&](std::int32_t a, std::int32_t b) { return all[a].tokens < all[b].tokens; });
   return places;
@@ -150,8 +148,7 @@ std::vector<Places::Group> Places::groups(int batch, const Beginning& beginning,
                                   shape_.rolling.context > 0 ? shape_.rolling.context : length});
     most = std::max<std::int64_t>(0, most) / shape_.prefix_step * shape_.prefix_step;
     Group alone{i, i + 1, length, most, {}};
-    if (shares_prefixes())
-      alone.held = held(batch, sequence, most, [&](std::int32_t place) { return turn[place] < i; });
+    if (shares_prefixes()) alone.held = held(batch, sequence, most, turn, i);
     if (!groups.empty() && most > 0) {
       Group joined = groups.back();
       const std::vector<std::int32_t>& first = all[beginning.own[joined.first]].tokens;
@@ -261,11 +258,10 @@ RowCounts Places::gather(int batch, bool prefill) {
   }
   for (const std::int32_t place : sharing)
     rows.add(place, all[place].keep, static_cast<std::int32_t>(all[place].tokens.size()));
-  const std::size_t first_place = static_cast<std::size_t>(batch) * static_cast<std::size_t>(shape_.gpu_batch_size);
   for (std::int64_t s = rows.begun; shape_.holds_prefixes && s < rows.live(); ++s) {
     const Sequence& sequence = all[rows.sequence[s]];
-    written_[first_place + rows.sequence[s]].assign(sequence.tokens.begin(),
-                                                    sequence.tokens.begin() + sequence.prefix_tokens);
+    written_[first_place(batch) + rows.sequence[s]].assign(sequence.tokens.begin(),
+                                                           sequence.tokens.begin() + sequence.prefix_tokens);
   }
   return counts;
 }

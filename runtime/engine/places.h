@@ -104,10 +104,13 @@ class Places {
   std::vector<std::int32_t> beginning(int batch, bool prefill);
   /// Whether sequences that could begin wait for others with the same prefix.
   bool hold(int batch, std::int64_t sharers, std::int64_t tokens);
-  /// Most of the first tokens of `sequence`, up to `most`, that the slots of one of the batch's places have. A place of
-  /// which `overwritten` is true does not count.
-  Held held(int batch, const Sequence& sequence, std::int64_t most,
-            const std::function<bool(std::int32_t)>& overwritten) const;
+  std::size_t first_place(int batch) const {
+    return static_cast<std::size_t>(batch) * static_cast<std::size_t>(shape_.gpu_batch_size);
+  }
+  /// Most of the first tokens of `sequence`, up to `most`, that the slots of one of the batch's places have, before any
+  /// is written whose `turn`, if there are turns, comes before `now`.
+  Held held(int batch, const Sequence& sequence, std::int64_t most, std::span<const std::size_t> turn = {},
+            std::size_t now = 0) const;
   /// Groups of sequences that begin, in their order, as many as do so in this sweep.
   std::vector<Group> groups(int batch, const Beginning& beginning, bool prefill) const;
   /// Finds begun sequences whose prompts begin alike.

@@ -54,6 +54,17 @@ policy::PartialPolicy all_on_device(const std::string& retention) {
   return policy;
 }
 
+/// Prompts of up to `most` tokens behind `prefix` tokens that all begin with.
+std::vector<Prompt> alike_prompts(int count, std::size_t most, std::int32_t prefix, int vocab, std::mt19937& random) {
+  std::vector<Prompt> prompts = random_prompts(count, vocab, 4, random);
+  for (Prompt& prompt : prompts) {
+    prompt.ids.resize(std::min(prompt.ids.size(), most));
+    for (std::int32_t token = 4; token < 4 + prefix; ++token) prompt.ids.insert(prompt.ids.begin(), token);
+    prompt.prefix = prefix;
+  }
+  return prompts;
+}
+
 /// Between the two likeliest tokens, of the largest |logit|.
 double gap(std::vector<float> logits) {
   const double most = largest_logit(logits);
@@ -127,12 +138,7 @@ TEST_CASE("on a GPU a shared prefix gives what whole prompts give within toleran
   const std::string retention = GENERATE("full", "h2o:0.5:0.3");
   std::mt19937 random(6);
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
-  auto prompts = random_prompts(8, source->spec.vocab, 4, random);
-  for (Prompt& prompt : prompts) {
-    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 20));
-    for (std::int32_t token = 4; token < 84; ++token) prompt.ids.insert(prompt.ids.begin(), token);
-    prompt.prefix = 80;
-  }
+  const auto prompts = alike_prompts(8, 20, 80, source->spec.vocab, random);
   const policy::PartialPolicy policy = all_on_device(retention);
   const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
   Engine engine(*source, policy, prompts, {.backend = backend_name()}, true);
@@ -145,12 +151,7 @@ TEST_CASE("on a GPU a prefix in the slots of an earlier sequence gives what whol
           "[gpu]") {
   std::mt19937 random(8);
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
-  auto prompts = random_prompts(12, source->spec.vocab, 4, random);
-  for (Prompt& prompt : prompts) {
-    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 20));
-    for (std::int32_t token = 4; token < 84; ++token) prompt.ids.insert(prompt.ids.begin(), token);
-    prompt.prefix = 80;
-  }
+  const auto prompts = alike_prompts(12, 20, 80, source->spec.vocab, random);
   policy::PartialPolicy policy = all_on_device("full");
   policy.gpu_batch_size = 4, policy.num_gpu_batches = 1, policy.continuous = true;
   const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
@@ -166,12 +167,7 @@ TEST_CASE("on a GPU a prompt in chunks gives what it gives in one within toleran
   CAPTURE(retention, quantised, shares);
   std::mt19937 random(7);
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
-  auto prompts = random_prompts(6, source->spec.vocab, 4, random);
-  for (Prompt& prompt : prompts) {
-    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 50));
-    for (std::int32_t token = 4; token < 70; ++token) prompt.ids.insert(prompt.ids.begin(), token);
-    prompt.prefix = 66;
-  }
+  const auto prompts = alike_prompts(6, 50, 66, source->spec.vocab, random);
   policy::PartialPolicy policy = all_on_device(retention);
   if (quantised) policy.kv_format = policy::KvFormat::of(DType::i8);
   const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();

@@ -113,7 +113,7 @@ class Case(unittest.TestCase):
         self.assertEqual(exact, wanted)
         self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "exact")
         rounded = run("generate", "--model", GGUF / "llama-mixed.gguf", "--input", self.folder / "in.jsonl", "--output",
-                           self.folder / "rounded.jsonl", "--weight-arithmetic", "bfloat16", "--report", self.folder / "report.json")
+                      self.folder / "rounded.jsonl", "--weight-arithmetic", "bfloat16", "--report", self.folder / "report.json")
         if rounded.returncode == 0:
             self.assertEqual(json.loads((self.folder / "report.json").read_text())["policy"]["weights"]["arithmetic"], "bfloat16")
         else:

@@ -72,9 +72,9 @@ class Prefixes(unittest.TestCase):
                   "max_tokens": 2 + 7 * i % 11} for i in range(60)]
         write_lines(self.input, lines)
         alone, _ = self.answers(self.folder / "alone", "--no-prefix-sharing", "--retention", "full")
-        batches = {"all": ["--percent", 100, 0, 100, 0, 100, 0], "host": ["--percent", 0, 100, 0, 100, 100, 0],
-                   "disk": ["--percent", 0, 100, 0, 0, 100, 0], "float16": ["--kv-dtype", "float16"]}
-        for name, flags in batches.items():
+        placements = {"all": ["--percent", 100, 0, 100, 0, 100, 0], "host": ["--percent", 0, 100, 0, 100, 100, 0],
+                      "disk": ["--percent", 0, 100, 0, 0, 100, 0], "float16": ["--kv-dtype", "float16"]}
+        for name, flags in placements.items():
             with self.subTest(name):
                 expected = alone
                 if name == "float16":
