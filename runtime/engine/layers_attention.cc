@@ -13,13 +13,16 @@ using policy::Value;
 
 namespace {
 
-/// DecodeAttention::alike of some rows in a run of heads that keeps `keep`; empty where some sequence has evicted
-/// tokens.
+/// DecodeAttention::alike of some rows in a run of heads that keeps `keep`; empty unless each sequence has all tokens
+/// of its prompt and since in its slots, in their order: with a budget that is for its prompt alone, some of that may
+/// have gone at once.
 std::span<const kernels::AlikeSlots> alike_slots(const BatchRows& rows, const std::vector<kernels::Keep>& keep,
                                                  std::int64_t first, std::int64_t last) {
   if (rows.alike.empty()) return {};
-  for (std::size_t row = 0; row < static_cast<std::size_t>(rows.begun); ++row)
-    if (keep[row].budget() < rows.context[row]) return {};
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows.begun); ++row) {
+    const std::int32_t tokens = rows.context[row];  // with the step's own
+    if (keep[row].of_prompt() < tokens || keep[row].seen_from(tokens - 1) > 0) return {};
+  }
   return part_of(rows.alike, first, last);
 }
 
