@@ -28,8 +28,8 @@ KvShape::Offsets KvShape::offsets() const {
   Arena arena;  // counting
   Offsets at;
   const std::size_t of_hot = heads * static_cast<std::size_t>(hot()), of_cold = heads * static_cast<std::size_t>(cold);
-  at.k = arena.take(of_hot * key_bytes(), 64);
-  at.v = arena.take(of_hot * value_bytes(), 64);
+  at.k = arena.take(lent ? 0 : of_hot * key_bytes(), 64);
+  at.v = arena.take(lent ? 0 : of_hot * value_bytes(), 64);
   at.cold_k = arena.take(of_cold * cold_key_bytes(), 64);
   at.cold_v = arena.take(of_cold * cold_value_bytes(), 64);
   at.low_k = arena.take(places * low_key_bytes(), 64);
@@ -49,8 +49,8 @@ KvShape::Offsets KvShape::offsets() const {
 std::array<KvShape::Part, 14> KvShape::parts() const {
   using Per = Part::Per;
   const Offsets at = offsets();
-  return {Part{at.k, key_bytes(), Per::hot},
-          Part{at.v, value_bytes(), Per::hot},
+  return {Part{at.k, lent ? 0 : key_bytes(), Per::hot},
+          Part{at.v, lent ? 0 : value_bytes(), Per::hot},
           Part{at.cold_k, cold_key_bytes(), Per::cold},
           Part{at.cold_v, cold_value_bytes(), Per::cold},
           Part{at.low_k, low_key_bytes(), Per::slot},
@@ -70,8 +70,7 @@ std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
 kernels::KvSlots KvShape::view(std::byte* base) const {
   const Offsets at = offsets();
   kernels::KvSlots slots_view;
-  slots_view.k = base + at.k;
-  slots_view.v = base + at.v;
+  if (!lent) slots_view.k = base + at.k, slots_view.v = base + at.v;
   slots_view.score = scores ? reinterpret_cast<float*>(base + at.score) : nullptr;
   slots_view.position = reinterpret_cast<std::int32_t*>(base + at.position);
   slots_view.free_slot = reinterpret_cast<std::int32_t*>(base + at.free_slot);

@@ -17,11 +17,12 @@ namespace weft::offload {
 
 /// The shape of one KV buffer, which holds what one layer keeps for one batch of sequences (kernels::KvSlots). It has
 /// these parts in this order, each starting at a multiple of 64 bytes: k, v [sequences, kv_heads, slots - cold], rows
-/// of kernels/kv_row.h; cold_k, cold_v [sequences, kv_heads, cold], rows of kernels/coarse_row.h; low_k,
-/// low_v, scale_k, scale_v [sequences, kv_heads, slots] if `split`, and k and v are then high rows; score [sequences,
-/// kv_heads, slots] f32 if `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32; rest
-/// [sequences, kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`; key_sum [sequences, kv_heads, head_dim] f32 if
-/// `key_sums`; mean [sequences, kv_heads, 2 * head_dim] f32 if `means`. It moves between tiers unchanged.
+/// of kernels/kv_row.h, unless they are `lent`; cold_k, cold_v [sequences, kv_heads, cold], rows of
+/// kernels/coarse_row.h; low_k, low_v, scale_k, scale_v [sequences, kv_heads, slots] if `split`, and k and v are then
+/// high rows; score [sequences, kv_heads, slots] f32 if `scores`; position, of the same shape, i32; free_slot
+/// [sequences, kv_heads] i32; rest [sequences, kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`; key_sum
+/// [sequences, kv_heads, head_dim] f32 if `key_sums`; mean [sequences, kv_heads, 2 * head_dim] f32 if `means`. It moves
+/// between tiers unchanged.
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
@@ -33,7 +34,10 @@ struct KvShape {
   kernels::CoarseBits coarse = {};  ///< the bits of their rows, or of high rows
   bool split = false;               ///< each row lies in pieces (only with dtype i8)
   int read = 0;                     ///< if so, how many tokens a step reads with all bits; 0: all
-  bool means = false;               ///< rows are stored less the prompt's mean key and value (only with dtype i8)
+  /// Keys and values lie in another buffer, of a layer that keeps the same tokens in the same slots; view() has null
+  /// for them (only without cold and split slots).
+  bool lent = false;
+  bool means = false;  ///< rows are stored less the prompt's mean key and value (only with dtype i8)
 
   std::size_t bytes() const;  ///< size of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;

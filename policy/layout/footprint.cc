@@ -160,13 +160,27 @@ std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vect
   return attends;
 }
 
+/// Footprint::kv_lender. Only on the device, where a lender's buffer always is when a layer wants it, and only where no
+/// layer chooses among its tokens: then those that share keep the same ones in the same slots.
+std::vector<int> kv_lenders(const ModelSpec& model, const Policy& policy) {
+  const Retention& retention = policy.retention;
+  if (model.sharing_layers == 0 || policy.kv.device() != 1 || retention.rule != Retention::Rule::full ||
+      retention.selects())
+    return {};
+  std::vector<int> lenders;
+  for (int layer = 0; layer < model.layers; ++layer)
+    lenders.push_back(model.shares_kv(layer) ? model.kv_source(layer) : layer);
+  return lenders;
+}
+
 /// One entry, or one per layer if layers differ. Heads that keep everything evict nothing and need no scores.
 std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
-                                                     DType slot_type) {
+                                                     DType slot_type, const std::vector<int>& lenders) {
   const Retention& retention = policy.retention;
   retention.require_layers(kv_heads_of_layers(model));
   const bool plain_logits = !model.sinks && model.attention_cap == 0;  // kernels::KvSlots::mean
-  const bool alike = retention.alike() && work.slots.alike() && model.windows.empty() && model.global_head_dim == 0;
+  const bool alike =
+      retention.alike() && work.slots.alike() && model.windows.empty() && model.global_head_dim == 0 && lenders.empty();
   std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
   for (int layer = 0; layer < std::ssize(shapes); ++layer)
     for (const auto& [head, count] : retention.runs(layer, model.kv_heads_of(layer)))
@@ -184,6 +198,7 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
            .coarse = policy.kv_format.coarse.value_or(kCoarseBits),
            .split = retention.selects(),
            .read = retention.kept(work.longest_prompt, work.longest_generation, layer, head).read,
+           .lent = !lenders.empty() && lenders[static_cast<std::size_t>(layer)] != layer,
            .means = plain_logits && retention.cools() && !retention.everything(layer, head)});
   return shapes;
 }
@@ -342,7 +357,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
   const bool quantised = is_quantised(slot_type);
   print.types = {sizing.activation, quantised ? sizing.kv : slot_type, sizing.product, quantised};
-  print.kv_shapes = kv_shapes(model, policy, work, slot_type);
+  print.kv_lender = kv_lenders(model, policy);
+  print.kv_shapes = kv_shapes(model, policy, work, slot_type, print.kv_lender);
   for (const std::vector<offload::KvShape>& runs : print.kv_shapes)
     print.kv_sizes.push_back(std::accumulate(runs.begin(), runs.end(), std::uint64_t{0},
                                              [](std::uint64_t sum, const auto& run) { return sum + run.bytes(); }));

@@ -129,6 +129,9 @@ struct Footprint {
   /// of all layers are alike, else [layers].
   std::vector<std::vector<offload::KvShape>> kv_shapes;
   std::vector<std::uint64_t> kv_sizes;  ///< bytes of a KV buffer, as kv_shapes
+  /// [layers] The layer in whose KV buffers a layer's keys and values lie (offload::KvShape::lent); empty: each in its
+  /// own.
+  std::vector<int> kv_lender;
   /// Bytes of the hidden states of a batch in a sweep: of all its prompts, and of what it has after the first sweep.
   std::uint64_t prefill_hidden_bytes = 0, decode_hidden_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
@@ -145,6 +148,7 @@ struct Footprint {
   std::vector<std::uint32_t> first_alike() const;
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
   std::uint64_t kv_buffer_bytes(int layer) const { return entry_of(kv_sizes, layer); }
+  int lender(int layer) const { return kv_lender.empty() ? layer : kv_lender[static_cast<std::size_t>(layer)]; }
   /// The bytes of a KV buffer at home on the host that come to the device in a sweep after the first: all but low rows,
   /// of which the device reads at home what it needs (offload::KvShape::split).
   std::uint64_t kv_bytes_from_host(int layer) const;

@@ -239,6 +239,10 @@ std::vector<std::array<View, policy::kRoles>> Storage::unpacked(std::uint32_t su
 
 HeadRunSlots Storage::kv(int layer, int batch, std::uint32_t slot, bool prefill) const {
   HeadRunSlots slots = runs(layer, place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
+  if (const int lender = footprint_.lender(layer); lender != layer) {
+    const HeadRunSlots lent = runs(lender, buffers_.home_data(buffer(footprint_.shape.kv_buffer(lender, batch))));
+    for (std::size_t run = 0; run < slots.size(); ++run) slots[run].k = lent[run].k, slots[run].v = lent[run].v;
+  }
   if (prefill) return slots;
   const HeadRunSlots home = kv_home(layer, batch);
   for (std::size_t run = 0; run < home.size(); ++run)

@@ -12,14 +12,20 @@ namespace {
 using offload::KvShape;
 using offload::Tier;
 
+/// A record has keys and values wherever they lie.
+KvShape with_rows(KvShape shape) {
+  shape.lent = false;
+  return shape;
+}
+
 KvShape for_one(KvShape shape) {
   shape.sequences = 1;
-  return shape;
+  return with_rows(shape);
 }
 
 std::size_t record_bytes_of(const KvShape& shape, KvShape::Slots slots) {
   std::size_t bytes = 0;
-  for (const KvShape::Part& part : shape.parts())
+  for (const KvShape::Part& part : with_rows(shape).parts())
     bytes += static_cast<std::size_t>(shape.kv_heads) * part.head_bytes(slots);
   return bytes;
 }
@@ -80,12 +86,28 @@ std::optional<KvShape::Slots> SlotRecords::slots_of(Run run, std::size_t hot, st
   return KvShape::Slots{hot, static_cast<std::size_t>((bytes - without) / each)};
 }
 
-void SlotRecords::select(int layer, int run) {
-  const std::vector<KvShape>& shapes = footprint_.kv_runs(layer);
-  begin_ = 0;
-  for (int before = 0; before < run; ++before) begin_ += shapes[static_cast<std::size_t>(before)].bytes();
-  shape_ = shapes[static_cast<std::size_t>(run)];
+void SlotRecords::select(int layer, int batch, int run) {
+  const auto begin_in = [&](int of_layer) {
+    std::size_t begin = 0;
+    for (int before = 0; before < run; ++before)
+      begin += footprint_.kv_runs(of_layer)[static_cast<std::size_t>(before)].bytes();
+    return begin;
+  };
+  const KvShape& shape = footprint_.kv_runs(layer)[static_cast<std::size_t>(run)];
+  begin_ = begin_in(layer), parts_ = shape.parts();
+  shape_ = with_rows(shape);
   one_ = for_one(shape_);
+  lent_ = nullptr;
+  if (!shape.lent) return;
+  const int lender = footprint_.lender(layer);
+  lent_ =
+      buffers_.home_data(static_cast<offload::BufferId>(footprint_.shape.kv_buffer(lender, batch))) + begin_in(lender);
+}
+
+/// Where a part of the selected run lies in memory.
+std::byte* SlotRecords::place(std::size_t part) const {
+  constexpr std::size_t kRows = 2;  // parts: keys and values
+  return lent_ && part < kRows ? lent_ + shape_.parts()[part].offset : at_ + begin_ + parts_[part].offset;
 }
 
 /// Copies all slots of a sequence between the open buffer and staging_.
@@ -94,7 +116,7 @@ void SlotRecords::copy_all(std::int64_t sequence, bool to_buffer) {
   const auto parts = shape_.parts(), own = one_.parts();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t bytes = static_cast<std::size_t>(shape_.kv_heads) * parts[i].head_bytes(shape_.all_slots());
-    std::byte* const there = at_ + begin_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes;
+    std::byte* const there = place(i) + static_cast<std::size_t>(sequence) * bytes;
     std::byte* const here = staging_->data() + own[i].offset;
     if (bytes == 0) continue;
     if (by_device) backend_.copy(to_buffer ? there : here, to_buffer ? here : there, bytes, *stream_);
@@ -107,7 +129,7 @@ void SlotRecords::copy_all(std::int64_t sequence, bool to_buffer) {
 
 std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t sequence, std::uint32_t& hot) {
   open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(run.layer, batch));
-  select(run.layer, run.run);
+  select(run.layer, batch, run.run);
   const auto parts = shape_.parts(), own = one_.parts();
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);
   if (buffers_.home(open_) == Tier::disk) {
@@ -161,7 +183,7 @@ template <class F> void SlotRecords::each_piece(KvShape::Slots slots, F f) const
 }
 
 void SlotRecords::open(int layer, int batch, bool fresh) {
-  layer_ = layer;
+  layer_ = layer, batch_ = batch;
   open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
   if (buffers_.home(open_) != Tier::disk) {
     at_ = buffers_.home_data(open_);
@@ -177,7 +199,7 @@ void SlotRecords::close() {
 }
 
 bool SlotRecords::write(int run, std::int64_t sequence, KvShape::Slots slots, std::span<const std::byte> record) {
-  select(layer_, run);
+  select(layer_, batch_, run);
   if (slots.hot > shape_.all_slots().hot || slots.cold > shape_.all_slots().cold ||
       record.size() != record_bytes_of(shape_, slots))
     return false;

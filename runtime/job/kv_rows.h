@@ -1,6 +1,7 @@
 // runtime/job/kv_rows.h: copies the KV of single sequences out of a run's buffers and into those of another run.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,7 +51,8 @@ class SlotRecords {
 
  private:
   void copy_all(std::int64_t sequence, bool to_buffer);
-  void select(int layer, int run);
+  void select(int layer, int batch, int run);
+  std::byte* place(std::size_t part) const;
   template <class F> void each_piece(offload::KvShape::Slots slots, F f) const;
 
   const offload::BufferStore& buffers_;
@@ -62,10 +64,12 @@ class SlotRecords {
   std::unique_ptr<kernels::Event> copied_;
   std::vector<std::byte> record_;
   offload::BufferId open_{};
-  int layer_ = 0;                 // of the open buffer
+  int layer_ = 0, batch_ = 0;     // of the open buffer
   offload::KvShape shape_, one_;  // of the run that is read or written; the same for a single sequence
   std::size_t begin_ = 0;         // where that run begins in its buffer
-  std::byte* at_ = nullptr;       // memory of the open buffer: its home, or the window
+  std::array<offload::KvShape::Part, 14> parts_{};  // of that run in its buffer
+  std::byte* lent_ = nullptr;                       // where the run that lends it keys and values begins, or null
+  std::byte* at_ = nullptr;                         // memory of the open buffer: its home, or the window
 };
 
 }  // namespace weft::runtime

@@ -68,7 +68,7 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
   std::uint64_t each = 0;  // bytes of one sequence
   for (int layer = 0; layer < request.source.spec.layers; ++layer)
     for (offload::KvShape shape : print.kv_runs(layer)) {
-      shape.sequences = 1;
+      shape.sequences = 1, shape.lent = false;
       each += shape.offsets().end;
     }
   const std::uint64_t bytes = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size())) * each;
