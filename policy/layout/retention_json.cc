@@ -32,7 +32,7 @@ Rule rule_named(std::string_view name, const std::string& where) {
   }
   const auto close = nearest(name, known);
   throw UsageError(where + ": unknown retention rule '" + std::string(name.substr(0, 40)) + "'; " +
-                   (close ? "did you mean '" + *close + "'?" : "known: " + list));
+                   (close ? "did you mean '" + *close + "'?" : "known: " + list + ", auto:SHARE"));
 }
 
 /// In JSON an integer is tokens, any other number a share. A double's shortest decimal is the number as written.

@@ -111,7 +111,7 @@ std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, st
   };
   say("--backend " + options.backend);
   if (options.threads < 0 || options.threads > kMostThreads)
-    throw UsageError("--threads must be from 1 to " + std::to_string(kMostThreads) + ", got " +
+    throw UsageError("--threads must be from 1 to " + std::to_string(kMostThreads) + ", or 0 for all cores, got " +
                      std::to_string(options.threads));
   const kernels::CudaOptions cuda{.threads = options.threads, .batch_invariant = options.deterministic};
   if (options.backend == "cuda") return kernels::make_cuda_backend(cuda);

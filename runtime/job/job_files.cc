@@ -82,23 +82,15 @@ void check_files(const JobOptions& options) {
   if (!options.trace.empty()) TraceFile::require_own(options.trace);
 }
 
-/// The retentions that the job allows, if all of them roll positions. Throws UsageError if one does not fit the model.
-std::vector<policy::Retention> rolled_retentions(const JobOptions& options, const policy::ModelSpec& model) {
+/// The retentions that the job allows. Throws UsageError if one does not fit the model.
+std::vector<policy::Retention> allowed_retentions(const JobOptions& options, const policy::ModelSpec& model) {
   std::vector<policy::Retention> all{options.policy.retention.value_or(policy::Retention{})};
   all.insert(all.end(), options.retentions.begin(), options.retentions.end());
   for (const policy::Retention& retention : all) {
     retention.require_layers(policy::kv_heads_of_layers(model));
     policy::check_positions(retention, model, "retention");
   }
-  const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });
-  return rolled ? all : std::vector<policy::Retention>{};
-}
-
-/// Whether every retention that the job allows keeps all tokens.
-bool keeps_all(const JobOptions& options) {
-  const auto full = [](const policy::Retention& retention) { return retention.rule == policy::Retention::Rule::full; };
-  return full(options.policy.retention.value_or(policy::Retention{})) &&
-         std::all_of(options.retentions.begin(), options.retentions.end(), full);
+  return all;
 }
 
 }  // namespace
@@ -109,6 +101,13 @@ void check_and_announce(const JobOptions& options) {
     throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
                      std::to_string(options.max_tokens));
   options.defaults.check();
+  if (options.shard.count > 1 &&
+      (!options.retentions.empty() || !options.kv_formats.empty() || !options.weight_formats.empty()))
+    throw UsageError("--shard: each shard would choose by itself among " +
+                     std::string(!options.retentions.empty()   ? "--or-retention"
+                                 : !options.kv_formats.empty() ? "--or-kv-dtype"
+                                                               : "--or-weight-dtype") +
+                     ", and outputs of unlike choices cannot be merged; give the one that weft plan chooses");
   if (options.input.is_pipe() && isatty(STDIN_FILENO) == 1)
     log_info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) log_info("answers go to standard output; a run that is stopped cannot be resumed");
@@ -124,7 +123,7 @@ RequestFile checked_requests(const JobOptions& options, const ModelSource& sourc
                      .strict = options.strict_openai};
   OpenedRequests opened = open_requests(options.input, stop);
   RequestFile requests(std::move(opened.file), options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
-                       std::move(openai), options.on_bad_request, &stop, rolled_retentions(options, source.spec),
+                       std::move(openai), options.on_bad_request, &stop, allowed_retentions(options, source.spec),
                        std::move(opened.origins), options.defaults);
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
@@ -135,11 +134,6 @@ RequestFile checked_requests(const JobOptions& options, const ModelSource& sourc
     throw UsageError(requests.path().string() + ": has no conversation; leave out --system-prompt, or add --chat");
   if (options.defaults.reasoning != Reasoning::whole && !requests.has_conversations())
     throw UsageError(requests.path().string() + ": has no conversation; leave out --reasoning-parser, or add --chat");
-  if (requests.asks_of_prompts() && !keeps_all(options))
-    throw UsageError(
-        requests.path().string() +
-        ": asks for log-probabilities of prompts, which need --retention full; weft score gives those of a "
-        "continuation under any retention");
   if (const std::size_t doubled = requests.doubled_first_tokens())
     log_warn(
         "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "

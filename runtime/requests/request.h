@@ -85,10 +85,13 @@ struct RequestRules {
   const policy::ModelSpec& model;
   std::int64_t default_max_tokens = 0;
   OpenAiRules openai;
-  /// The retentions that the job allows, if all of them let sequences continue past the model's context; else none.
-  std::vector<policy::Retention> rolled = {};
+  std::vector<policy::Retention> retentions = {};  ///< those that the job allows; none: the full cache
   RequestDefaults defaults = {};
   FormCompiler* forms = nullptr;  ///< null without a tokenizer
+
+  /// Whether every retention lets sequences continue past the model's context, or keeps all tokens.
+  bool rolls() const;
+  bool keeps_all() const;
 };
 
 /// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of

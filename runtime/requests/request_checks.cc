@@ -129,7 +129,17 @@ std::int64_t room_after_prompt(const Request& request, const RequestRules& rules
     throw BadRequest(where, "context_length_exceeded", "prompt",
                      "the prompt has " + std::to_string(request.prompt.size()) + " tokens; the model's context is " +
                          policy::context_text(model) + ", one of which must be left for an answer");
-  return rules.rolled.empty() ? room : kMostTokens;
+  return rules.rolls() ? kMostTokens : room;
+}
+
+bool RequestRules::rolls() const {
+  return !retentions.empty() &&
+         std::all_of(retentions.begin(), retentions.end(), [](const policy::Retention& one) { return one.rolled(); });
+}
+
+bool RequestRules::keeps_all() const {
+  return std::all_of(retentions.begin(), retentions.end(),
+                     [](const policy::Retention& one) { return one.rule == policy::Retention::Rule::full; });
 }
 
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where) {
@@ -140,6 +150,10 @@ void check_choices(const Request& request, const RequestRules& rules, const std:
     refuse("n", "must be 1 when using greedy sampling (temperature 0), got " + std::to_string(request.n));
   if (request.echo && request.logprobs >= 0 && request.prompt_logprobs < 0)
     refuse("echo", "goes with 'logprobs', which are those of generated tokens, only beside 'prompt_logprobs'");
+  if (request.prompt_logprobs >= 0 && !rules.keeps_all())
+    refuse(request.echo ? "echo" : "prompt_logprobs",
+           "asks for log-probabilities of the prompt, which need --retention full; weft score gives those of a "
+           "continuation under any retention");
   if (request.prompt_logprobs >= 0 && request.n > 1)
     refuse("n", "must be 1 with log-probabilities of the prompt, got " + std::to_string(request.n));
   if (request.echo && !rules.tokenizer) refuse("echo", "needs a tokenizer and the model folder has none");
@@ -167,7 +181,8 @@ void check_length(const Request& request, std::int64_t room, const RequestRules&
   };
   if (request.max_tokens > room) refuse("");
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
-  for (const policy::Retention& retention : rules.rolled)
+  if (!rules.rolls()) return;
+  for (const policy::Retention& retention : rules.retentions)
     if (const auto why = policy::too_long(rules.model, retention, prompt, request.max_tokens)) refuse(*why);
 }
 

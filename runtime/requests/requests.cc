@@ -50,13 +50,18 @@ void for_each_line(const InputFile& file,
 
 RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
                          std::int64_t default_max_tokens, OpenAiRules openai, OnBadRequest on_bad,
-                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled, LineOrigins origins,
+                         const std::atomic<bool>* stop, std::vector<policy::Retention> retentions, LineOrigins origins,
                          RequestDefaults defaults)
     : path_(file.path()), origins_(std::move(origins)),
       forms_(tokenizer ? std::make_unique<FormCompiler>(*tokenizer, model.vocab, model.eos) : nullptr),
-      rules_{
-          kind,        tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled), std::move(defaults),
-          forms_.get()},
+      rules_{kind,
+             tokenizer,
+             model,
+             default_max_tokens,
+             std::move(openai),
+             std::move(retentions),
+             std::move(defaults),
+             forms_.get()},
       file_(std::move(file)) {
   PrefixIndex prefixes;
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
@@ -106,7 +111,6 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
     entry.n = static_cast<std::uint32_t>(request.n);
     entry.logprobs = static_cast<std::int8_t>(std::max(request.logprobs, request.prompt_logprobs));
-    asks_of_prompts_ |= request.prompt_logprobs >= 0;
     entry.prompt_hash = check_of(request.prompt);
     const PrefixIndex::Match match = prefixes.add(entries_.size(), request.prompt);
     entry.prefix = match.leader, entry.prefix_tokens = match.tokens;

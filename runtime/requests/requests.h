@@ -60,12 +60,13 @@ class RequestFile {
     bool has_form : 1 = false;    ///< its answer has a form
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
-  /// null; then only prompt_ids are taken. `rolled` and `defaults` are as in RequestRules; `origins` are for messages.
-  /// Throws UsageError, which lists the first 20 lines that are refused (with OnBadRequest::fail) with file, line, what
-  /// was wanted and what was found, or states what is wrong with the file. Throws Interrupted once `stop` is set.
+  /// null; then only prompt_ids are taken. `retentions` and `defaults` are as in RequestRules; `origins` are for
+  /// messages. Throws UsageError, which lists the first 20 lines that are refused (with OnBadRequest::fail) with file,
+  /// line, what was wanted and what was found, or states what is wrong with the file. Throws Interrupted once `stop` is
+  /// set.
   RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
-              const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {},
+              const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> retentions = {},
               LineOrigins origins = {}, RequestDefaults defaults = {});
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
@@ -76,8 +77,6 @@ class RequestFile {
   RequestKind kind() const { return rules_.kind; }
   /// Whether a line may need the chat template: OpenAI's do, Weft's own with messages, and all with --chat.
   bool has_conversations() const { return has_conversations_; }
-  /// Whether a request asks for the log-probabilities of its prompt.
-  bool asks_of_prompts() const { return asks_of_prompts_; }
   Dialect dialect() const { return dialect_.value_or(Dialect::native); }
   std::size_t size() const { return entries_.size(); }
   /// The fingerprint of all lines except blank ones, in their order.
@@ -120,7 +119,7 @@ class RequestFile {
   InputFile file_;
   std::vector<Entry> entries_;
   IdIndex ids_;
-  bool has_conversations_ = false, asks_of_prompts_ = false;
+  bool has_conversations_ = false;
   std::uint64_t fingerprint_ = 0;
   std::size_t doubled_first_tokens_ = 0;
 };

@@ -647,6 +647,8 @@ class Shards(Case):
         write_lines(self.input, self.requests)
         for text in "0/2", "3/2", "2", "1/2/3", "a/b":
             self.refused_job(USAGE, ["--shard", "K/N", f"'{text}'"], "--shard", text)
+        for choice in ("--or-kv-dtype", "int8"), ("--or-weight-dtype", "int4"), ("--or-retention", "recent:0.5"):
+            self.refused_job(USAGE, ["--shard", "would choose by itself among " + choice[0]], "--shard", "1/2", *choice)
         one, two = self.shard("1/2"), self.shard("2/2")
         self.refused(USAGE, ["in.jsonl: 2 of 5 requests are not answered: 1 of line 2, 3 of line 4"], *self.merge(one))
         self.refused(USAGE, ["2-of-2.jsonl:1: ", "a second time", "2-of-2.jsonl:1;"], *self.merge(one, two, two))

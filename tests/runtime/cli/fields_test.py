@@ -179,8 +179,22 @@ class Prompts(Case):
                      [{"id": 1, "prompt": "a", "prompt_logprobs": 1, "n": 2, "temperature": 1}])
         self.refused(["'max_tokens' must be an integer from 1"], [{"id": 1, "prompt": "a", "max_tokens": 0}])
         self.refused(["one token has no log-probability"], [{"id": 1, "prompt_ids": [5], "max_tokens": 0, "prompt_logprobs": 1}])
-        self.refused(["need --retention full"], [{"id": 1, "prompt": "a", "prompt_logprobs": 1}], "--retention", "h2o:0.2:0.2")
+        self.refused(["in.jsonl:2: 'prompt_logprobs'", "need --retention full"],
+                     [{"id": 1, "prompt": "a"}, {"id": 2, "prompt": "a", "prompt_logprobs": 1}], "--retention", "h2o:0.2:0.2")
         self.refused(["'echo' goes with 'logprobs'"], [{"id": 1, "prompt": "a", "echo": True, "logprobs": 1}])
+
+
+    def test_one_refused_leaves_the_others(self):
+        def line(name, **more):
+            return {"custom_id": name, "method": "POST", "url": "/v1/completions",
+                    "body": {"model": "demo", "prompt": "a", "max_tokens": 2, **more}}
+        done = self.run_job([line("a"), line("b", echo=True, logprobs=1)], "--retention", "h2o:0.2:0.1", "--on-bad-request", "record")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        answers = {answer["custom_id"]: answer["response"] for answer in read_lines(self.output)}
+        self.assertEqual(answers["a"]["status_code"], 200)
+        error = answers["b"]["body"]["error"]
+        self.assertEqual((error["code"], error["param"]), ("invalid_value", "echo"))
+        self.assertIn("need --retention full", error["message"])
 
 
 class Flags(Case):
