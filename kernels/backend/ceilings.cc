@@ -40,6 +40,12 @@ class HugeBuffer {
   std::size_t bytes_;
 };
 
+/// The memory of a buffer that ends with it.
+std::shared_ptr<std::byte> huge_memory(std::size_t bytes) {
+  const auto buffer = std::make_shared<HugeBuffer>(bytes);
+  return {buffer, buffer->data()};
+}
+
 std::uint64_t mix(std::uint64_t x) {  // SplitMix64
   x = (x + 1) * 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -108,8 +114,8 @@ QuantisedLayout layout_of(const MeasuredWeights& weights) {
   return {weights.type, weights.type == DType::f8 ? kFloat8Group : weights.group, weights.width, weights.width};
 }
 
-void fill_weights(ThreadPool& pool, DType type, int width, std::byte* to, std::size_t count = 1) {
-  fill_normal(pool, type, to, static_cast<std::int64_t>(count) * width * width, 1.0 / std::sqrt(width));
+void fill_weights(ThreadPool& pool, DType type, int width, std::byte* to) {
+  fill_normal(pool, type, to, std::int64_t{width} * width, 1.0 / std::sqrt(width));
 }
 
 void quantise_matrix(ThreadPool& pool, const QuantisedLayout& layout, const ConstView& numbers, std::byte* to) {
@@ -140,18 +146,14 @@ void fill_float8(ThreadPool& pool, const QuantisedLayout& layout, std::byte* to)
   });
 }
 
-/// Fills in the same matrix `count` times.
-void fill_quantised(ThreadPool& pool, const MeasuredWeights& weights, std::byte* to, std::size_t count) {
+/// Fills in one matrix.
+void fill_matrix(ThreadPool& pool, const MeasuredWeights& weights, std::byte* to) {
+  if (!is_quantised(weights.type)) return fill_weights(pool, weights.type, weights.width, to);
   const QuantisedLayout layout = layout_of(weights);
-  const auto bytes = static_cast<std::size_t>(layout.bytes());
-  if (weights.type == DType::f8) {
-    fill_float8(pool, layout, to);
-  } else {
-    std::vector<float> numbers(static_cast<std::size_t>(numbers_of(weights)));
-    fill_weights(pool, DType::f32, weights.width, reinterpret_cast<std::byte*>(numbers.data()));
-    quantise_matrix(pool, layout, ConstView(numbers.data(), DType::f32, weights.width, weights.width), to);
-  }
-  for (std::size_t i = 1; i < count; ++i) std::copy_n(to, bytes, to + i * bytes);
+  if (weights.type == DType::f8) return fill_float8(pool, layout, to);
+  std::vector<float> numbers(static_cast<std::size_t>(numbers_of(weights)));
+  fill_weights(pool, DType::f32, weights.width, reinterpret_cast<std::byte*>(numbers.data()));
+  quantise_matrix(pool, layout, ConstView(numbers.data(), DType::f32, weights.width, weights.width), to);
 }
 
 }  // namespace
@@ -201,26 +203,32 @@ std::size_t MeasuredWeights::bytes() const {
   return is_quantised(type) ? static_cast<std::size_t>(layout_of(*this).bytes()) : bytes_of(type, numbers_of(*this));
 }
 
-double measure_linear(ThreadPool& pool, int m, const MeasuredWeights& weights, std::size_t weight_bytes_in_rotation,
-                      double seconds, LinearPath path, Arithmetic arithmetic) {
-  const std::size_t bytes = weights.bytes(), count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
-  const std::size_t activations = static_cast<std::size_t>(m) * static_cast<std::size_t>(weights.width);
-  const HugeBuffer w(bytes * count), x(activations * 4), y(activations * 4);
-  if (is_quantised(weights.type)) fill_quantised(pool, weights, w.data(), count);
-  else fill_weights(pool, weights.type, weights.width, w.data(), count);
-  fill_normal(pool, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
-  const double time = median_seconds(seconds, [&](std::int64_t i) {
-    Linear op;
-    op.x = ConstView(x.data(), DType::f32, m, weights.width);
-    op.weight =
-        ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights.type, weights.width, weights.width);
-    op.weight.group = is_quantised(weights.type) ? layout_of(weights).group : 0;
-    op.weight.table = weights.table;
-    op.arithmetic = arithmetic;
-    op.out = View(y.data(), DType::f32, m, weights.width);
-    linear_cpu(op, pool, path);
+MeasuredProducts::MeasuredProducts(ThreadPool& pool, const MeasuredWeights& weights, std::size_t bytes)
+    : pool_(pool), weights_(weights), count_(std::max<std::size_t>(1, bytes / weights.bytes())),
+      matrices_(huge_memory(count_ * weights.bytes())) {
+  std::byte* const first = matrices_.get();
+  fill_matrix(pool, weights, first);
+  pool.run(static_cast<std::int64_t>(count_) - 1, [&](std::int64_t matrix, int) {
+    std::copy_n(first, weights.bytes(), first + static_cast<std::size_t>(matrix + 1) * weights.bytes());
   });
-  return 2.0 * m * static_cast<double>(numbers_of(weights)) / time;
+}
+
+double MeasuredProducts::flops(int m, double seconds, Arithmetic arithmetic) const {
+  const std::size_t activations = static_cast<std::size_t>(m) * static_cast<std::size_t>(weights_.width);
+  const HugeBuffer x(activations * 4), y(activations * 4);
+  fill_normal(pool_, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
+  const double time = median_seconds(seconds, [&](std::int64_t i) {
+    const std::byte* const matrix = matrices_.get() + static_cast<std::size_t>(i) % count_ * weights_.bytes();
+    Linear op;
+    op.x = ConstView(x.data(), DType::f32, m, weights_.width);
+    op.weight = ConstView(matrix, weights_.type, weights_.width, weights_.width);
+    op.weight.group = is_quantised(weights_.type) ? layout_of(weights_).group : 0;
+    op.weight.table = weights_.table;
+    op.arithmetic = arithmetic;
+    op.out = View(y.data(), DType::f32, m, weights_.width);
+    linear_cpu(op, pool_);
+  });
+  return 2.0 * m * static_cast<double>(numbers_of(weights_)) / time;
 }
 
 }  // namespace weft::kernels

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "kernels/linear/linear_cpu.h"
 
@@ -30,11 +31,21 @@ struct MeasuredWeights {
   std::size_t bytes() const;
 };
 
-/// Flop per second of Linear with m rows against such weights. Each call takes a different matrix; there are as many as
-/// fill `weight_bytes_in_rotation`, at least 1.
-double measure_linear(ThreadPool& pool, int m, const MeasuredWeights& weights, std::size_t weight_bytes_in_rotation,
-                      double seconds, LinearPath path = LinearPath::automatic,
-                      Arithmetic arithmetic = Arithmetic::int8);
+/// As many matrices of such weights as fill some bytes, at least 1, each of the same numbers. Filling them takes longer
+/// than many a measurement.
+class MeasuredProducts {
+ public:
+  /// The pool must outlive it.
+  MeasuredProducts(ThreadPool& pool, const MeasuredWeights& weights, std::size_t bytes);
+  /// Flop per second of Linear with m rows. Each call takes the next matrix.
+  double flops(int m, double seconds, Arithmetic arithmetic = Arithmetic::int8) const;
+
+ private:
+  ThreadPool& pool_;
+  const MeasuredWeights weights_;
+  const std::size_t count_;
+  const std::shared_ptr<std::byte> matrices_;
+};
 /// Weights per second that all threads quantise to `type`, from a matrix of 4096 x 4096 in fp16.
 double measure_quantise(ThreadPool& pool, DType type, double seconds);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <initializer_list>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -16,6 +18,7 @@
 #include "runtime/measure/measure_device.h"
 #include "runtime/measure/measure_lanes.h"
 #include "runtime/measure/measure_scaling.h"
+#include "runtime/planning/log.h"
 
 namespace weft::runtime {
 namespace {
@@ -27,9 +30,10 @@ constexpr std::size_t kPieceRead = std::size_t{64} << 20;
 /// The amount of data and the time that each of the host's ceilings takes.
 struct LaneSizes {
   std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB, so that it does not fit in a cache
-  double seconds = 3;
+  double seconds = 1;
+  double product_seconds = 0.3;  // there are many of them
 };
-constexpr LaneSizes kQuick{.bytes = 32 << 20, .seconds = 0.05};
+constexpr LaneSizes kQuick{.bytes = 32 << 20, .seconds = 0.05, .product_seconds = 0.05};
 
 /// Writes a file of random bytes without a name, and reads it with O_DIRECT by the store's own engine.
 ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
@@ -60,52 +64,50 @@ ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
 /// Rows and columns of matrices: those of a large model, and of SmolLM2-135M.
 constexpr int kWide = 4096, kNarrow = 576;
 
-/// Rates of `rows` rows with weights of each format, beside the bound that reading them from DRAM sets.
-void measure_products(kernels::ThreadPool& pool, int width, int rows, double dram, const LaneSizes& sizes,
-                      ordered_json& report) {
-  const auto measure = [&](const kernels::MeasuredWeights& weights, Arithmetic arithmetic) {
-    return kernels::measure_linear(pool, rows, weights, sizes.bytes, sizes.seconds, kernels::LinearPath::automatic,
-                                   arithmetic);
-  };
-  const auto cell = [&](const std::string& format) -> ordered_json& {
-    return policy::object_at(report, "linear_" + format + "_" + std::to_string(width))[std::to_string(rows)];
-  };
-  const auto of_bound = [&](double flops, const kernels::MeasuredWeights& weights) {
-    return flops / (2.0 * rows * width * width) * double(weights.bytes()) / dram;
-  };
-  const kernels::MeasuredWeights halves{.type = DType::f16, .width = width}, pairs{.type = DType::bf16, .width = width},
-      float8{.type = DType::f8, .width = width};
-  const double flops = measure(halves, Arithmetic::exact);
-  cell("f16") = {{"flop_per_second", flops}, {"of_dram_bound", of_bound(flops, halves)}};
-  if (kernels::multiplies_bf16()) {
-    const double found = measure(pairs, Arithmetic::bfloat16);
-    cell("bfloat16") = {
-        {"flop_per_second", found}, {"of_dram_bound", of_bound(found, pairs)}, {"of_f16", found / flops}};
-  }
-  const double floats = measure(float8, Arithmetic::exact);
-  cell("float8") = {
-      {"flop_per_second", floats}, {"of_dram_bound", of_bound(floats, float8)}, {"of_f16", floats / flops}};
-  struct Levels {
-    const char* name;
-    DType type;
-    int group = 64;
-    LevelTable table = LevelTable::even;
-  };
-  for (const Levels& levels :
-       {Levels{"int8", DType::i8}, Levels{"int4", DType::i4}, Levels{"int4_mxfp4", DType::i4, 32, LevelTable::e2m1},
-        Levels{"int4_nvfp4", DType::i4, 16, LevelTable::e2m1}, Levels{"int4_nf4", DType::i4, 64, LevelTable::nf4},
-        Levels{"int4_iq4_nl", DType::i4, 32, LevelTable::iq4_nl}}) {
-    const kernels::MeasuredWeights weights{levels.type, width, levels.group, levels.table};
-    const double integer = measure(weights, Arithmetic::int8), exact = measure(weights, Arithmetic::exact);
-    cell(levels.name) = {{"flop_per_second", integer},
-                         {"of_dram_bound", of_bound(integer, weights)},
-                         {"of_f16", integer / flops},
-                         {"exact_flop_per_second", exact},
-                         {"exact_of_f16", exact / flops}};
-    if (!kernels::multiplies_bf16()) continue;
-    const double rounded = measure(weights, Arithmetic::bfloat16);
-    cell(levels.name)["bfloat16_flop_per_second"] = rounded;
-    cell(levels.name)["bfloat16_of_f16"] = rounded / flops;
+/// Weights of one format.
+struct Format {
+  const char* name;
+  DType type;
+  int group = 64;
+  LevelTable table = LevelTable::even;
+};
+
+/// Rates of products with some numbers of rows and weights of each format, beside the bound that reading the weights
+/// from DRAM sets.
+void measure_products(kernels::ThreadPool& pool, int width, std::initializer_list<int> all_rows, double dram,
+                      const LaneSizes& sizes, ordered_json& report) {
+  std::map<int, double> halves;  // flop per second with float16, by rows
+  for (const Format& format :
+       {Format{"f16", DType::f16}, Format{"bfloat16", DType::bf16}, Format{"float8", DType::f8},
+        Format{"int8", DType::i8}, Format{"int4", DType::i4}, Format{"int4_mxfp4", DType::i4, 32, LevelTable::e2m1},
+        Format{"int4_nvfp4", DType::i4, 16, LevelTable::e2m1}, Format{"int4_nf4", DType::i4, 64, LevelTable::nf4},
+        Format{"int4_iq4_nl", DType::i4, 32, LevelTable::iq4_nl}}) {
+    const bool pairs = format.type == DType::bf16, levels = format.type == DType::i8 || format.type == DType::i4;
+    if (pairs && !kernels::multiplies_bf16()) continue;
+    log_info("measuring products with weights of {}, {} wide", format.name, width);
+    const kernels::MeasuredWeights weights{format.type, width, format.group, format.table};
+    const kernels::MeasuredProducts products(pool, weights, sizes.bytes);
+    const auto flops = [&](int rows, Arithmetic arithmetic) {
+      return products.flops(rows, sizes.product_seconds, arithmetic);
+    };
+    for (const int rows : all_rows) {
+      const double found = flops(rows, levels ? Arithmetic::int8 : pairs ? Arithmetic::bfloat16 : Arithmetic::exact);
+      ordered_json& cell = policy::object_at(
+          report, "linear_" + std::string(format.name) + "_" + std::to_string(width))[std::to_string(rows)];
+      cell = {{"flop_per_second", found},
+              {"of_dram_bound", found / (2.0 * rows * width * width) * double(weights.bytes()) / dram}};
+      if (format.type == DType::f16) {
+        halves[rows] = found;
+        continue;
+      }
+      cell["of_f16"] = found / halves[rows];
+      if (!levels) continue;
+      const double exact = flops(rows, Arithmetic::exact);
+      cell["exact_flop_per_second"] = exact, cell["exact_of_f16"] = exact / halves[rows];
+      if (!kernels::multiplies_bf16()) continue;
+      const double rounded = flops(rows, Arithmetic::bfloat16);
+      cell["bfloat16_flop_per_second"] = rounded, cell["bfloat16_of_f16"] = rounded / halves[rows];
+    }
   }
 }
 
@@ -114,15 +116,17 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
   kernels::ThreadPool pool(threads);
   ordered_json report{{"machine", kernels::make_cpu_backend({.threads = threads})->description()},
                       {"threads", threads}};
+  log_info("measuring the disk at {} and memory", machine.disk_directory);
   report["disk"] = measure_disk(machine, sizes.bytes);
   const double dram = kernels::measure_dram_read(pool, sizes.bytes, sizes.seconds);
   report["dram_read_bytes_per_second"] = dram;
-  for (const int rows : {1, 8, 32, 256, 512}) measure_products(pool, kWide, rows, dram, sizes, report);
-  for (const int rows : {1, 8, 32}) measure_products(pool, kNarrow, rows, dram, sizes, report);
+  measure_products(pool, kWide, {1, 8, 32, 256, 512}, dram, sizes, report);
+  measure_products(pool, kNarrow, {1, 8, 32}, dram, sizes, report);
   for (const DType type : {DType::i8, DType::i4})
     policy::object_at(report, "quantised_weights_per_second")[name_of(type)] =
         kernels::measure_quantise(pool, type, sizes.seconds);
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
+    log_info("measuring attention over {} slots, heads of {}", slots, head_dim);
     double of_float16 = 0;
     for (const DType dtype : {DType::f16, DType::i8, DType::i4}) {
       const auto rate = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, dtype, sizes.seconds);
@@ -153,8 +157,10 @@ ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
     scaling.rows = 32, scaling.width = 512, scaling.prompt = 128, scaling.slots = 64, scaling.kv = 4 << 20;
     scaling.seconds = 1e-4, scaling.repetitions = 3;
   }
+  log_info("measuring what a second thread gains");
   report["two_threads"] = measure_scaling(scaling);
   if (backend->device_is_host_memory()) return report;
+  log_info("measuring the device");
   DeviceSizes sizes;
   if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;
   report["device"] = measure_device(*backend, sizes);

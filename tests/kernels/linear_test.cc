@@ -434,6 +434,6 @@ TEST_CASE("linear refuses a path that the processor does not have", "[kernels]")
 TEST_CASE("ceilings are positive", "[kernels]") {
   ThreadPool pool(2);
   CHECK(measure_dram_read(pool, std::size_t{8} << 20, 0.01) > 1e8);
-  CHECK(measure_linear(pool, 2, {.type = DType::f16}, 1, 0.01) > 1e6);
+  CHECK(MeasuredProducts(pool, {.type = DType::f16}, 1).flops(2, 0.01) > 1e6);
   CHECK(measure_quantise(pool, DType::i8, 0.01) > measure_quantise(pool, DType::i4, 0.01));
 }
