@@ -51,14 +51,16 @@ void print_kv_cache(const policy::ModelSpec& spec) {
                                                {"int8", DType::i8, false},
                                                {"int4, keys int8", DType::i4, true},
                                                {"int4", DType::i4, false}}) {
-    std::uint64_t token = 0, sequence = 0, of_h2o = 0;  // all layers together
+    std::uint64_t token = 0, sequence = 0, own = 0, of_h2o = 0;  // all layers together
     for (int layer = 0; layer < spec.layers; ++layer) {
       const std::uint64_t bytes = token_bytes(spec, layer, dtype, int8_keys);
       token += bytes, sequence += bytes * kept_tokens(spec, layer, 1), of_h2o += bytes * kept_tokens(spec, layer, 5);
+      if (!spec.shares_kv(layer)) own += bytes * kept_tokens(spec, layer, 1);
     }
-    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens{}\n", name, bytes_to_text(token),
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens{}{}\n", name, bytes_to_text(token),
                bytes_to_text(sequence), spec.positions,
-               dtype == DType::f16 ? fmt::format(", {} of it with h2o:0.1:0.1", bytes_to_text(of_h2o / 5)) : "");
+               dtype == DType::f16 ? fmt::format(", {} of it with h2o:0.1:0.1", bytes_to_text(of_h2o / 5)) : "",
+               own < sequence ? fmt::format(", {} of it with all KV on the device", bytes_to_text(own)) : "");
   }
 }
 

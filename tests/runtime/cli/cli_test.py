@@ -442,6 +442,10 @@ class Answers(Case):
         tokens = 10 * 131072 + 52 * 1024
         self.assertIn(f"496.00 KiB per token, {tokens * 8192 / 2**30:.2f} GiB for a sequence of 131072 tokens", said)
 
+    def test_inspect_counts_shared_keys_and_values_once(self):
+        said = WEFT.run("inspect", SOURCE / "tests/data/golden/gemma4-slides-shared-bf16").stdout.decode()
+        self.assertIn("264 B per token, 19.88 KiB for a sequence of 128 tokens, 10.25 KiB of it with all KV on the device", said)
+
     def test_inspect_shows_the_budgets_that_a_policy_gives(self):
         policy = self.folder / "policy.json"
         for text, budgets in (('{"budgets":{"device":"4GiB","disk":1024}}', {"device": "4.00 GiB", "disk": "1.00 KiB"}), ("{}", None)):
