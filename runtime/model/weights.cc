@@ -155,27 +155,31 @@ DType quantised_type(const policy::WeightFormat& format, policy::Role role) {
 bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
                           const std::optional<policy::WeightFormat>& format) const {
   if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
-  const bool own = format->dtype == quantised_.dtype && format->group == quantised_.group;
-  const bool levels = tensor.matrix && tensor.matrix->has_levels() &&
-                      (tensor.matrix->form().type == DType::f8) == (format->dtype == DType::f8);
-  if (own) {
-    const auto& plain = quantised_.plain;
-    tensor.plain = std::binary_search(plain.begin(), plain.end(), tensor.spec.name) ||
-                   (quantised_.foreign() && checkpoint_ && !levels);
-    if (tensor.plain) return false;
-    const auto& eight = quantised_.int8;
-    tensor.own_int8 =
-        format->dtype == DType::i4 && (levels ? tensor.matrix->form().type == DType::i8
-                                              : std::binary_search(eight.begin(), eight.end(), tensor.spec.name));
+  if (format->dtype == quantised_.dtype && format->group == quantised_.group) {
+    if (!quantise_as_stored(tensor, *format)) return false;
+  } else {
+    tensor.dtype = quantised_type(*format, tensor.spec.role), tensor.group = format->group;
   }
-  tensor.dtype = tensor.own_int8             ? DType::i8
-                 : own && quantised_.uniform ? format->dtype
-                                             : quantised_type(*format, tensor.spec.role);
-  tensor.group = !own                                                   ? format->group
-                 : levels && is_group_size(tensor.matrix->form().group) ? tensor.matrix->form().group
-                                                                        : quantised_.group_of(tensor.spec.name);
   if (keeps_levels(tensor) && !widens_levels(tensor)) tensor.table = tensor.matrix->form().table;
-  if (own && tensor.dtype == DType::i4 && !tensor.matrix) tensor.table = quantised_.table_of(tensor.spec.name);
+  return true;
+}
+
+bool Weights::quantise_as_stored(Placed& tensor, const policy::WeightFormat& format) const {
+  const std::string& name = tensor.spec.name;
+  const auto among = [&](const std::vector<std::string>& names) {
+    return std::binary_search(names.begin(), names.end(), name);
+  };
+  const bool levels = tensor.matrix && tensor.matrix->has_levels() &&
+                      (tensor.matrix->form().type == DType::f8) == (format.dtype == DType::f8);
+  tensor.plain = among(quantised_.plain) || (quantised_.foreign() && checkpoint_ && !levels);
+  if (tensor.plain) return false;
+  tensor.own_int8 =
+      format.dtype == DType::i4 && (levels ? tensor.matrix->form().type == DType::i8 : among(quantised_.int8));
+  if (tensor.own_int8) tensor.dtype = DType::i8;
+  else tensor.dtype = quantised_.uniform ? format.dtype : quantised_type(format, tensor.spec.role);
+  const bool own_group = levels && is_group_size(tensor.matrix->form().group);
+  tensor.group = own_group ? tensor.matrix->form().group : quantised_.group_of(name);
+  if (tensor.dtype == DType::i4 && !tensor.matrix) tensor.table = quantised_.table_of(name);
   return true;
 }
 

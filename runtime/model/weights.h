@@ -142,6 +142,8 @@ class Weights {
   void lay_out_packed(Layout& layout);
   void lay_out_in_files(Layout& layout);
   bool quantise_if(const policy::Unit& unit, Placed& tensor, const std::optional<policy::WeightFormat>& format) const;
+  /// The same where the checkpoint has this format, whose tensors may be plain or of a type or group of their own.
+  bool quantise_as_stored(Placed& tensor, const policy::WeightFormat& format) const;
   struct Piece;
   struct Scratch;
   DType given_type(const Placed& tensor) const;
