@@ -46,7 +46,7 @@ KvShape::Offsets KvShape::offsets() const {
   return at;
 }
 
-std::array<KvShape::Part, 14> KvShape::parts() const {
+KvShape::Parts KvShape::parts() const {
   using Per = Part::Per;
   const Offsets at = offsets();
   return {Part{at.k, lent ? 0 : key_bytes(), Per::hot},

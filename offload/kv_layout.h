@@ -34,10 +34,10 @@ struct KvShape {
   kernels::CoarseBits coarse = {};  ///< the bits of their rows, or of high rows
   bool split = false;               ///< each row lies in pieces (only with dtype i8)
   int read = 0;                     ///< if so, how many tokens a step reads with all bits; 0: all
+  bool means = false;               ///< rows are stored less the prompt's mean key and value (only with dtype i8)
   /// Keys and values lie in another buffer, of a layer that keeps the same tokens in the same slots; view() has null
   /// for them (only without cold and split slots).
   bool lent = false;
-  bool means = false;  ///< rows are stored less the prompt's mean key and value (only with dtype i8)
 
   std::size_t bytes() const;  ///< size of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
@@ -102,7 +102,14 @@ struct KvShape {
     }
   };
   /// All parts in the order in which they lie. Parts that this shape lacks have no bytes.
-  std::array<Part, 14> parts() const;
+  using Parts = std::array<Part, 14>;
+  Parts parts() const;
+  /// The same shape with keys and values of its own.
+  KvShape with_rows() const {
+    KvShape shape = *this;
+    shape.lent = false;
+    return shape;
+  }
 
  private:
   std::size_t state_per_step() const { return sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0); }

@@ -37,7 +37,7 @@ class MeasuredProducts {
  public:
   /// The pool must outlive it.
   MeasuredProducts(ThreadPool& pool, const MeasuredWeights& weights, std::size_t bytes);
-  /// Flop per second of Linear with m rows. Each call takes the next matrix.
+  /// Flop per second of Linear with m rows. Each repetition takes the next matrix.
   double flops(int m, double seconds, Arithmetic arithmetic = Arithmetic::int8) const;
 
  private:
@@ -46,6 +46,7 @@ class MeasuredProducts {
   const std::size_t count_;
   const std::shared_ptr<std::byte> matrices_;
 };
+
 /// Weights per second that all threads quantise to `type`, from a matrix of 4096 x 4096 in fp16.
 double measure_quantise(ThreadPool& pool, DType type, double seconds);
 

@@ -198,8 +198,8 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
            .coarse = policy.kv_format.coarse.value_or(kCoarseBits),
            .split = retention.selects(),
            .read = retention.kept(work.longest_prompt, work.longest_generation, layer, head).read,
-           .lent = !lenders.empty() && lenders[static_cast<std::size_t>(layer)] != layer,
-           .means = plain_logits && retention.cools() && !retention.everything(layer, head)});
+           .means = plain_logits && retention.cools() && !retention.everything(layer, head),
+           .lent = !lenders.empty() && lenders[static_cast<std::size_t>(layer)] != layer});
   return shapes;
 }
 

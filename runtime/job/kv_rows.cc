@@ -12,20 +12,16 @@ namespace {
 using offload::KvShape;
 using offload::Tier;
 
-/// A record has keys and values wherever they lie.
-KvShape with_rows(KvShape shape) {
-  shape.lent = false;
-  return shape;
-}
-
-KvShape for_one(KvShape shape) {
-  shape.sequences = 1;
-  return with_rows(shape);
+/// The shape of a record's sequence. A record has keys and values wherever they lie.
+KvShape for_one(const KvShape& shape) {
+  KvShape one = shape.with_rows();
+  one.sequences = 1;
+  return one;
 }
 
 std::size_t record_bytes_of(const KvShape& shape, KvShape::Slots slots) {
   std::size_t bytes = 0;
-  for (const KvShape::Part& part : with_rows(shape).parts())
+  for (const KvShape::Part& part : shape.with_rows().parts())
     bytes += static_cast<std::size_t>(shape.kv_heads) * part.head_bytes(slots);
   return bytes;
 }
@@ -95,7 +91,7 @@ void SlotRecords::select(int layer, int batch, int run) {
   };
   const KvShape& shape = footprint_.kv_runs(layer)[static_cast<std::size_t>(run)];
   begin_ = begin_in(layer), parts_ = shape.parts();
-  shape_ = with_rows(shape);
+  shape_ = shape.with_rows();
   one_ = for_one(shape_);
   lent_ = nullptr;
   if (!shape.lent) return;
@@ -106,8 +102,8 @@ void SlotRecords::select(int layer, int batch, int run) {
 
 /// Where a part of the selected run lies in memory.
 std::byte* SlotRecords::place(std::size_t part) const {
-  constexpr std::size_t kRows = 2;  // parts: keys and values
-  return lent_ && part < kRows ? lent_ + shape_.parts()[part].offset : at_ + begin_ + parts_[part].offset;
+  const KvShape::Part whole = shape_.parts()[part];
+  return parts_[part].bytes == whole.bytes ? at_ + begin_ + parts_[part].offset : lent_ + whole.offset;
 }
 
 /// Copies all slots of a sequence between the open buffer and staging_.

@@ -1,7 +1,6 @@
 // runtime/job/kv_rows.h: copies the KV of single sequences out of a run's buffers and into those of another run.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -64,12 +63,12 @@ class SlotRecords {
   std::unique_ptr<kernels::Event> copied_;
   std::vector<std::byte> record_;
   offload::BufferId open_{};
-  int layer_ = 0, batch_ = 0;     // of the open buffer
-  offload::KvShape shape_, one_;  // of the run that is read or written; the same for a single sequence
-  std::size_t begin_ = 0;         // where that run begins in its buffer
-  std::array<offload::KvShape::Part, 14> parts_{};  // of that run in its buffer
-  std::byte* lent_ = nullptr;                       // where the run that lends it keys and values begins, or null
-  std::byte* at_ = nullptr;                         // memory of the open buffer: its home, or the window
+  int layer_ = 0, batch_ = 0;        // of the open buffer
+  offload::KvShape shape_, one_;     // of the run that is read or written; the same for a single sequence
+  std::size_t begin_ = 0;            // where that run begins in its buffer
+  offload::KvShape::Parts parts_{};  // of that run in its buffer, without what is lent
+  std::byte* lent_ = nullptr;        // where the run that lends it keys and values begins, or null
+  std::byte* at_ = nullptr;          // memory of the open buffer: its home, or the window
 };
 
 }  // namespace weft::runtime

@@ -67,8 +67,9 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
       policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing);
   std::uint64_t each = 0;  // bytes of one sequence
   for (int layer = 0; layer < request.source.spec.layers; ++layer)
-    for (offload::KvShape shape : print.kv_runs(layer)) {
-      shape.sequences = 1, shape.lent = false;
+    for (const offload::KvShape& run : print.kv_runs(layer)) {
+      offload::KvShape shape = run.with_rows();  // as records have them
+      shape.sequences = 1;
       each += shape.offsets().end;
     }
   const std::uint64_t bytes = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size())) * each;

@@ -187,11 +187,10 @@ class AnswerLines {
       if (!record) continue;
       record->unset("shard");
       if (const std::string* asked = record->find("requests"); asked && *asked != requests_.description())
-        throw UsageError(
-            part.string() + ": answers other requests (" + *asked + ") than those of " + requests_.path().string() +
-            " (" + requests_.description() +
-            "), which may have changed since; give what the shards answered, each file after an --input of "
-            "its own");
+        throw UsageError(part.string() + ": answers other requests (" + *asked + ") than those of " +
+                         requests_.path().string() + " (" + requests_.description() +
+                         "), which may have changed since; give what the shards answered, each file after an " +
+                         "--input of its own");
       if (!first) {
         first = std::move(record);
         path = part;

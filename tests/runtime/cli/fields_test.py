@@ -183,7 +183,6 @@ class Prompts(Case):
                      [{"id": 1, "prompt": "a"}, {"id": 2, "prompt": "a", "prompt_logprobs": 1}], "--retention", "h2o:0.2:0.2")
         self.refused(["'echo' goes with 'logprobs'"], [{"id": 1, "prompt": "a", "echo": True, "logprobs": 1}])
 
-
     def test_one_refused_leaves_the_others(self):
         def line(name, **more):
             return {"custom_id": name, "method": "POST", "url": "/v1/completions",

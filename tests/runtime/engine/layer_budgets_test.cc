@@ -8,6 +8,7 @@
 
 #include "runtime/job/kv_rows.h"
 #include "runtime/model/model_source.h"
+#include "tests/runtime/engine/slot_records.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -47,11 +48,8 @@ std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runt
   std::uint32_t slots = 0;
   const auto record = rows.read(run, batch, sequence, slots);
   const offload::KvShape& shape = session.footprint().kv_runs(run.layer)[static_cast<std::size_t>(run.run)];
-  const auto parts = shape.parts();
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
-  std::size_t at = 0;
-  for (std::size_t before = 0; before < 9; ++before)  // keys and values, fine, cold and in pieces, and scores
-    at += heads * parts[before].head_bytes({slots, 0});
+  std::size_t at = positions_in_record(shape, slots);
   std::vector<std::vector<std::int32_t>> all(heads);
   for (std::vector<std::int32_t>& of_head : all) {
     of_head.resize(slots);

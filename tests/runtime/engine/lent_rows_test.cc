@@ -8,6 +8,7 @@
 
 #include "runtime/job/kv_rows.h"
 #include "runtime/model/model_source.h"
+#include "tests/runtime/engine/slot_records.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -49,21 +50,16 @@ std::vector<Prompt> prompts_past_window(int vocab) {
 }
 
 /// Clears the rows of slots without a token, which have no meaning.
-void clear_empty(Record& record, offload::KvShape shape) {
-  shape.lent = false;
-  const auto parts = shape.parts();
+void clear_empty(Record& record, const offload::KvShape& shape) {
+  const auto parts = shape.with_rows().parts();
   const auto heads = static_cast<std::size_t>(shape.kv_heads), slots = std::size_t{record.slots};
-  std::size_t positions = 0;
-  for (std::size_t before = 0; before < 9; ++before) positions += heads * parts[before].head_bytes({slots, 0});
+  std::byte* const bytes = record.bytes.data();
   for (std::size_t slot = 0; slot < heads * slots; ++slot) {
     std::int32_t position = 0;
-    std::memcpy(&position, record.bytes.data() + positions + slot * sizeof position, sizeof position);
+    std::memcpy(&position, bytes + positions_in_record(shape, slots) + slot * sizeof position, sizeof position);
     if (position >= 0) continue;
-    std::fill_n(record.bytes.begin() + static_cast<std::ptrdiff_t>(slot * parts[0].bytes), parts[0].bytes,
-                std::byte{0});
-    std::fill_n(
-        record.bytes.begin() + static_cast<std::ptrdiff_t>(heads * slots * parts[0].bytes + slot * parts[1].bytes),
-        parts[1].bytes, std::byte{0});
+    std::fill_n(bytes + slot * parts[0].bytes, parts[0].bytes, std::byte{0});
+    std::fill_n(bytes + heads * slots * parts[0].bytes + slot * parts[1].bytes, parts[1].bytes, std::byte{0});
   }
 }
 
@@ -109,13 +105,13 @@ TEST_CASE("keys and values that layers share lie once on the device, and records
   CAPTURE(name, format.dtype.has_value());
   const TemporaryFolder spill;
   const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
-  const auto run = [&](const std::string& retention, const policy::Fractions& kv) {
-    auto engine = std::make_unique<Engine>(
+  const auto engine_of = [&](const std::string& retention, const policy::Fractions& kv) {
+    return std::make_unique<Engine>(
         *source, policy_with(retention, format, kv), prompts_past_window(source->spec.vocab),
         runtime::MachineOptions{.backend = backend_name(), .disk_directory = spill.path().string()});
-    return std::pair{engine->run(), std::move(engine)};
   };
-  const auto [answers, lent] = run("full", {});
+  const auto lent = engine_of("full", {});
+  const std::vector<Answer> answers = lent->run();
   const auto& print = lent->session().footprint();
   for (int layer = 0; layer < source->spec.layers; ++layer) {
     const bool shares = source->spec.shares_kv(layer);
@@ -125,7 +121,8 @@ TEST_CASE("keys and values that layers share lie once on the device, and records
   const auto held = records(lent->session());
   for (const policy::Fractions& kv : {policy::Fractions{{0, 1, 0}}, policy::Fractions{{0.4, 0.3, 0.3}}}) {
     CAPTURE(kv.device());
-    const auto [same, own] = run("full", kv);
+    const auto own = engine_of("full", kv);
+    const std::vector<Answer> same = own->run();
     CHECK(own->session().footprint().kv_bytes() > print.kv_bytes());
     for (std::size_t i = 0; i < answers.size(); ++i) CHECK(difference(answers[i], same[i]).empty());
     CHECK(records(own->session()) == held);
@@ -137,6 +134,5 @@ TEST_CASE("keys and values that layers share lie once on the device, and records
     CHECK(records(lent->session()) == held);
   }
   // Layers that choose among their tokens choose for themselves.
-  const auto [chosen, evicts] = run("h2o:0.2:0.2", {});
-  CHECK(evicts->session().footprint().kv_lender.empty());
+  CHECK(engine_of("h2o:0.2:0.2", {})->session().footprint().kv_lender.empty());
 }
