@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows, kLineBytes = QuantisedLayout::kLine;
 constexpr std::int64_t kTaskTiles = 4;                               // tiles of weights in a task, at most
+constexpr std::int64_t kRowsWorthALook = 4;                          // at the levels of a tile, which is a pass over it
 constexpr std::int64_t kPartGroups = 16;                             // groups of a block of rows, handed out at once
 constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;         // levels of x, unless that is less than 64 rows
 constexpr std::int64_t kNearLevelBytes = std::int64_t{1} << 20;      // the same of AMX, for which L3 is too slow
@@ -104,8 +105,12 @@ class IntegerPass {
       for (std::int64_t row = rows; row < apart; ++row) scale[g * apart + row] = sum[g * apart + row] = 0;
   }
 
-  const decltype(IntegerKernels::tile4)& kernels_of(const QuantisedLayout& weights) const {
-    if (weights.dtype != DType::i4 || kernels_.widen != nullptr) return kernels_.tile8;
+  const decltype(IntegerKernels::tile4)& kernels_of(const QuantisedLayout& weights, const std::byte* tile) const {
+    if (weights.dtype != DType::i4 || kernels_.widen != nullptr) {
+      const bool low = kernels_.all_below_64 != nullptr && rows_ >= kRowsWorthALook &&
+                       kernels_.all_below_64(tile, weights.groups(), weights.group / kQuad);
+      return low ? kernels_.tile8_below_64 : kernels_.tile8;
+    }
     switch (weights.table) {
       case LevelTable::e2m1: return kernels_.tile_table[0];
       case LevelTable::iq4_nl:
@@ -120,9 +125,9 @@ class IntegerPass {
     const Linear* op = products_.data();
     QuantisedLayout weights = layout_;
     for (; tile >= weights.tiles(); weights = QuantisedLayout::of((++op)->weight)) tile -= weights.tiles();
-    const auto& kernels = kernels_of(weights);
     const auto& table = level_table(weights.table);
     const std::byte* from = op->weight.as<std::byte>() + tile * weights.tile_bytes();
+    const auto& kernels = kernels_of(weights, from);
     const bool widened = kernels_.widen != nullptr && weights.dtype == DType::i4;
     if (widened) {
       kernels_.widen({.from = from,

@@ -57,6 +57,9 @@ struct IntegerKernels {
   void (*tile8[kMostIntegerRows])(const IntegerTile&);
   void (*tile_table[2][kMostIntegerRows])(const IntegerTile&);  ///< i4 by a table of levels below 32, of any levels
   void (*quantise)(const QuantiseRow&);
+  // Of AVX2; null in the others.
+  void (*tile8_below_64[kMostIntegerRows])(const IntegerTile&);  ///< faster than tile8, for levels below 64
+  bool (*all_below_64)(const std::byte* tile, std::int64_t groups, std::int64_t quads);
   // Of AMX; null in the others. Its tiles always have `rows` rows, those past the last of any levels and scale 0, and
   // the levels of a row of x lie together in each group. It has tile8 alone.
   void (*begin)(int group);  ///< sets this thread's registers up for weights in such groups

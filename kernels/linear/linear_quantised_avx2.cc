@@ -2,7 +2,9 @@
 // -mavx2 -mfma -mf16c -ffp-contract=off; like linear_avx512.cc it calls no shared inline function.
 //
 // Products of two bytes are added up in 16 bits first, which 8 pairs of 15 * 127 cannot overflow. So levels of 8 bits
-// are taken as two halves of 4. Levels below 32 by a table fill 16 bits after 4 pairs of 28 * 127.
+// are taken as two halves of 4, unless all of a tile are below 64, as those of GGUF's formats of 5 and 6 bits are: two
+// pairs of 63 * 127 fit, which makes such products 1.5 times as fast. Levels below 32 by a table fill 16 bits after 4
+// pairs of 28 * 127.
 #include "kernels/linear/linear_quantised.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -35,8 +37,9 @@ __m256 halves_to_floats(const char* from) {
 }
 
 /// What weights lie as: levels of 4 bits, as themselves or by a table of levels below 32 or of any, or levels of 8
-/// bits.
-enum class Levels { four, below_32, any_table, eight };
+/// bits, below 64 or any.
+enum class Levels { four, below_32, any_table, below_64, eight };
+constexpr bool of_four(Levels levels) { return levels != Levels::below_64 && levels != Levels::eight; }
 
 /// The low and high halves of 16 levels, each twice.
 struct Table {
@@ -47,7 +50,7 @@ struct Table {
 template <int Rows, Levels kLevels>
 [[gnu::always_inline]] inline void add_lines(__m256i (&dot)[Rows], const char* weight, const std::int8_t* x,
                                              std::int64_t lines, const Table& table) {
-  constexpr bool of_four = kLevels != Levels::eight;
+  constexpr bool halves = of_four(kLevels);
   const __m256i low_halves = _mm256_set1_epi8(15);
   __m256i low[Rows], high[Rows];
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) low[i] = high[i] = _mm256_setzero_si256();
@@ -60,7 +63,7 @@ template <int Rows, Levels kLevels>
     if constexpr (kLevels == Levels::below_32 || kLevels == Levels::any_table)
       first = _mm256_shuffle_epi8(table.low, first), second = _mm256_shuffle_epi8(table.low, second);
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-      const __m256i a = quad_of(x + i * kQuad), b = of_four ? quad_of(x + (Rows + i) * kQuad) : a;
+      const __m256i a = quad_of(x + i * kQuad), b = halves ? quad_of(x + (Rows + i) * kQuad) : a;
       constexpr bool apart = kLevels == Levels::below_32 || kLevels == Levels::eight;
       add_here(low[i], _mm256_maddubs_epi16(first, a));
       add_here(apart ? high[i] : low[i], _mm256_maddubs_epi16(second, b));
@@ -69,13 +72,28 @@ template <int Rows, Levels kLevels>
         add_here(high[i], _mm256_maddubs_epi16(second_high, b));
       }
     }
-    x += (of_four ? 2 : 1) * Rows * kQuad;
+    x += (halves ? 2 : 1) * Rows * kQuad;
   }
   constexpr short high_step = kLevels == Levels::below_32 ? 1 : 16;
   WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(low[i], _mm256_set1_epi16(1)));
     if constexpr (kLevels != Levels::four)
       dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(high_step)));
+  }
+}
+
+/// The same of levels of 8 bits that are below 64, any even number of lines.
+template <int Rows>
+[[gnu::always_inline]] inline void add_low_lines(__m256i (&dot)[Rows], const char* weight, const std::int8_t* x,
+                                                 std::int64_t lines) {
+  for (std::int64_t line = 0; line < lines; line += 2, weight += 2 * kLine, x += 2 * Rows * kQuad) {
+    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
+    const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + kLine));
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+      const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(first, quad_of(x + i * kQuad)),
+                                            _mm256_maddubs_epi16(second, quad_of(x + (Rows + i) * kQuad)));
+      dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(both, _mm256_set1_epi16(1)));
+    }
   }
 }
 
@@ -88,8 +106,8 @@ Table load_table(const std::uint8_t* from, bool whole) {
 }
 
 template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
-  constexpr bool of_four = kLevels != Levels::eight, by_table = of_four && kLevels != Levels::four;
-  constexpr std::int64_t kQuads = of_four ? 2 : 1;  // of a line
+  constexpr bool by_table = of_four(kLevels) && kLevels != Levels::four;
+  constexpr std::int64_t kQuads = of_four(kLevels) ? 2 : 1;  // of a line
   const std::int64_t lines = t.quads / kQuads;
   Table table = {};
   if constexpr (by_table) table = load_table(t.table, kLevels == Levels::below_32);
@@ -105,7 +123,8 @@ template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
       __m256i dot[Rows];
       WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm256_setzero_si256();
       const char* const first = weight + kLine + half * 32;
-      if (lines < kSafeLines) add_lines<Rows, kLevels>(dot, first, x, kFewLines, table);
+      if constexpr (kLevels == Levels::below_64) add_low_lines<Rows>(dot, first, x, lines);
+      else if (lines < kSafeLines) add_lines<Rows, kLevels>(dot, first, x, kFewLines, table);
       else
         for (std::int64_t line = 0; line < lines; line += kSafeLines)
           add_lines<Rows, kLevels>(dot, first + line * kLine, x + line * kQuads * Rows * kQuad, kSafeLines, table);
@@ -118,6 +137,19 @@ template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
     }
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) _mm256_storeu_ps(t.sums + i * 16 + half * 8, sum[i]);
   }
+}
+
+/// Whether all levels of a tile of i8 are below 64.
+bool all_below_64(const std::byte* tile, std::int64_t groups, std::int64_t quads) {
+  const __m256i high_bits = _mm256_set1_epi8(static_cast<char>(0xC0));
+  const char* line = reinterpret_cast<const char*>(tile);
+  for (std::int64_t g = 0; g < groups; ++g, line += (quads + 1) * kLine) {
+    __m256i any = _mm256_setzero_si256();
+    for (std::int64_t at = kLine; at < (quads + 1) * kLine; at += 32)
+      any = _mm256_or_si256(any, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + at)));
+    if (!_mm256_testz_si256(any, high_bits)) return false;
+  }
+  return true;
 }
 
 /// Up to 8 numbers, zeros after them.
@@ -167,6 +199,8 @@ constexpr IntegerKernels make_kernels() {
   kernels.rows = kMostRows;
   fill<Levels::four, 1, 2, 3, 4, 5, 6>(kernels.tile4);
   fill<Levels::eight, 1, 2, 3, 4, 5, 6>(kernels.tile8);
+  fill<Levels::below_64, 1, 2, 3, 4, 5, 6>(kernels.tile8_below_64);
+  kernels.all_below_64 = all_below_64;
   fill<Levels::below_32, 1, 2, 3, 4, 5, 6>(kernels.tile_table[0]);
   fill<Levels::any_table, 1, 2, 3, 4, 5, 6>(kernels.tile_table[1]);
   kernels.quantise = quantise;

@@ -122,7 +122,7 @@ std::int64_t widest_table(const ModelSpec& model) {
 Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
                        std::int64_t rows_that_fill) {
   Workspace space;
-  space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
+  space.batch_tokens = work.batch_tokens(policy.gpu_batch_size);
   const std::int64_t chunk = std::max(rows_that_fill, std::min(kChunkTokens, work.longest_prompt));
   space.chunk_tokens = std::min(space.batch_tokens, policy.max_batched_tokens.value_or(chunk));
   space.piece_tokens = std::min(space.chunk_tokens, rows_that_fill);
@@ -280,6 +280,15 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .longest_generation = generation};
 }
 
+std::int64_t Workload::batch_tokens(std::int64_t places) const {
+  if (prompt_lengths.empty()) return std::max<std::int64_t>(1, places * longest_prompt);
+  std::int64_t tokens = 0, left = places;
+  for (auto length = prompt_lengths.begin(); length != prompt_lengths.end() && left > 0; ++length) {
+    const std::int64_t choices = std::min(length->choices, left);
+    tokens += choices * length->tokens, left -= choices;
+  }
+  return tokens + left;
+}
 std::int64_t Workload::most_slots() const { return slots.most() + cold_slots.most(); }
 double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
 double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }

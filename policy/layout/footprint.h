@@ -28,6 +28,11 @@ struct WorkGroup {
   bool prefix_continues = false;      ///< the first of them is that of the last prompt of the group before
 };
 
+/// So many choices of a job have prompts of so many tokens.
+struct PromptLength {
+  std::int64_t tokens = 1, choices = 0;
+};
+
 /// A job's requests: upper bounds, and how they are distributed.
 struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nullopt: endless, so that blocks are always full
@@ -37,12 +42,15 @@ struct Workload {
   std::int64_t longest_generation = 1;
   std::int64_t longest_prefix = 0;  ///< most tokens that neighbours' prompts share and that are computed once
   bool resumes = false;  ///< some sequences start partway through their answers, so prompts join others' decode
-  std::vector<WorkGroup> groups = {};  ///< in the order of the job; empty: all are as long as the longest
-  std::uint64_t job_bytes = 0;         ///< memory outside buffers: the request list and pending answers
-  std::uint64_t place_bytes = 0;       ///< the same per place: its sequence and answer
+  std::vector<WorkGroup> groups = {};             ///< in the order of the job; empty: all are as long as the longest
+  std::vector<PromptLength> prompt_lengths = {};  ///< the longest first; empty: all are as long as the longest
+  std::uint64_t job_bytes = 0;                    ///< memory outside buffers: the request list and pending answers
+  std::uint64_t place_bytes = 0;                  ///< the same per place: its sequence and answer
 
   /// The number of requests, at most `most`.
   std::int64_t at_most(std::int64_t most) const { return std::min(requests.value_or(most), most); }
+  /// The most tokens that the prompts of a batch of `places` choices have together, at least one for each place.
+  std::int64_t batch_tokens(std::int64_t places) const;
   std::int64_t most_slots() const;  ///< the most of both kinds together, in any layer and head
   double prompt() const;            ///< tokens, on average
   double generation() const;        ///< likewise
@@ -96,7 +104,7 @@ struct UnpackedLayout {
 
 /// The space, per chunk of tokens and per block, that the kernels need in addition to the buffers.
 struct Workspace {
-  std::int64_t batch_tokens = 0;  ///< tokens in a batch of the longest prompts
+  std::int64_t batch_tokens = 0;  ///< most tokens that the prompts of a batch have together
   std::int64_t chunk_tokens = 0;  ///< most tokens in a chunk, which holds whole prompts or a part of one that is longer
   std::int64_t piece_tokens = 0;  ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
   std::int64_t prefix_tokens = 0;  ///< most tokens of a shared prefix, which lie beside those of a chunk

@@ -64,6 +64,7 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
   std::vector<std::uint32_t> order = todo;
   if (options.policy.continuous.value_or(true)) put_in_order(order, requests, options.prefix_sharing);
   groups_ = groups_of(order, requests, options.prefix_sharing);
+  lengths_ = prompt_lengths_of(order, requests);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
@@ -79,7 +80,7 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
     work.cold_slots.cover(retention.cold_slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
   }
-  work.groups = groups_;
+  work.groups = groups_, work.prompt_lengths = lengths_;
   work.job_bytes = requests_.size() * kRequestBytes + own.collected + requests_.form_bytes();
   work.place_bytes = own.place;
   return work;

@@ -48,6 +48,7 @@ class JobPlan {
   const std::vector<std::uint32_t>& todo_;
   const bool resumes_;
   std::vector<policy::WorkGroup> groups_;  // the job in its order
+  std::vector<policy::PromptLength> lengths_;
   std::vector<const ModelSource*> others_;
   std::optional<policy::Machine> machine_;
   bool brief_ = false;  // machine_ was measured briefly

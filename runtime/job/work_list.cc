@@ -1,6 +1,8 @@
 #include "runtime/job/work_list.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <tuple>
 #include <unordered_map>
 
@@ -113,6 +115,14 @@ std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, c
   for (policy::WorkGroup& group : groups)
     group.prompt /= group.choices, group.generation /= group.choices, group.prefix /= group.choices;
   return groups;
+}
+
+std::vector<policy::PromptLength> prompt_lengths_of(std::span<const std::uint32_t> order, const RequestFile& requests) {
+  std::map<std::int64_t, std::int64_t, std::greater<>> choices;
+  for (const std::uint32_t index : order) choices[requests.entry(index).prompt_tokens] += requests.entry(index).n;
+  std::vector<policy::PromptLength> lengths;
+  for (const auto& [tokens, count] : choices) lengths.push_back({tokens, count});
+  return lengths;
 }
 
 }  // namespace weft::runtime

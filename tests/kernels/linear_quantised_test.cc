@@ -332,6 +332,36 @@ TEST_CASE("linear: integer products have the same bits on every instruction set"
   }
 }
 
+TEST_CASE("linear: 8-bit levels that are all low, or all but one, have the same bits on every instruction set",
+          "[linear][quantised]") {
+  const int group = GENERATE(16, 32, 64);
+  const int high = GENERATE(63, 64, 127, 128, 255);  // the highest, in one place of the second tile
+  ThreadPool pool(2);
+  std::mt19937 random(11);
+  for (const bool extreme : {false, true})  // extreme: every sum is as large as can be
+    for (const std::int64_t rows : {1, 3, 4, 6, 7, 32}) {
+      CAPTURE(group, high, extreme, rows);
+      const Product p{rows, 40, 192, Activation::none, false, false};
+      Quantised q(DType::i8, group, p.n, p.k, normal(static_cast<std::size_t>(p.n * p.k), 12));
+      for (std::int64_t row = 0; row < p.n; ++row)
+        for (std::int64_t column = 0; column < p.k; ++column) {
+          std::byte* const tile = q.data + row / 16 * q.layout.tile_bytes();
+          std::byte* const levels = tile + column / group * q.layout.group_bytes() + QuantisedLayout::kLine;
+          const bool last = row == 30 && column == p.k - 1;
+          levels[q.layout.place(row % 16, column % group).byte] =
+              static_cast<std::byte>(last      ? high
+                                     : extreme ? 63
+                                               : static_cast<int>(random() % 64));
+        }
+      auto x = normal(static_cast<std::size_t>(p.m * p.k), 13);
+      if (extreme)
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = i / p.k % 2 == 0 ? 1.0f : -1.0f;
+      const auto wanted = multiply(p, x, q.view(), {}, Arithmetic::int8, LinearPath::plain, pool);
+      for (const LinearPath path : linear_paths())
+        CHECK(same_bits(multiply(p, x, q.view(), {}, Arithmetic::int8, path, pool), wanted));
+    }
+}
+
 TEST_CASE("linear: quantised products of one x have the same bits together and alone", "[linear][quantised]") {
   const bool alike = GENERATE(true, false);  // groups of one size, so that they share the levels of x
   const bool biased = GENERATE(false, true);

@@ -142,6 +142,24 @@ TEST_CASE("a long prompt takes memory for its hidden states, and for its keys an
   CHECK_FALSE(print_of(1000, 8).shape.refills);
 }
 
+TEST_CASE("hidden states of prompts have room for the longest that can be in one batch", "[policy]") {
+  Setting setting;
+  setting.work.longest_prompt = 1000;
+  const auto hidden = [&](int batch) {
+    Policy policy;
+    policy.gpu_batch_size = batch;
+    return policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing).prefill_hidden_bytes /
+           (8 * 128 * 4);  // whole pages
+  };
+  CHECK(hidden(4) == 500);
+  setting.work.prompt_lengths = {{1000, 1}, {50, 2}, {10, 100}};
+  CHECK(hidden(1) == 125);
+  CHECK(hidden(2) == 132);
+  CHECK(hidden(5) == 140);
+  CHECK(setting.work.batch_tokens(103) == 2100);
+  CHECK(setting.work.batch_tokens(110) == 2107);  // a place without a choice has a row
+}
+
 TEST_CASE("where layers keep differently, bytes are those of each layer, and homes have their share of them",
           "[policy]") {
   Setting setting;
