@@ -16,9 +16,7 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: distance of prefetches from memory
-constexpr int kMostRows = 6;
-constexpr std::int64_t kSafeLines = 4;  // lines whose products fit 16 bits
-constexpr std::int64_t kFewLines = 2;   // of a group of 16 levels of 4 bits
+constexpr int kMostRows = 4;
 
 __m256i quad_of(const std::int8_t* x) {
   int quad;
@@ -40,59 +38,75 @@ __m256 halves_to_floats(const char* from) {
 /// bits, below 64 or any.
 enum class Levels { four, below_32, any_table, below_64, eight };
 constexpr bool of_four(Levels levels) { return levels != Levels::below_64 && levels != Levels::eight; }
+/// Whether products are added up in one sum of 16 bits and not in two. Then there are registers for all 16 columns.
+constexpr bool in_one_sum(Levels levels) { return levels == Levels::four || levels == Levels::below_64; }
 
 /// The low and high halves of 16 levels, each twice.
 struct Table {
   __m256i low, high;
 };
 
-/// dot[i] += the products of `lines` lines, at most kSafeLines, with row i.
-template <int Rows, Levels kLevels>
-[[gnu::always_inline]] inline void add_lines(__m256i (&dot)[Rows], const char* weight, const std::int8_t* x,
-                                             std::int64_t lines, const Table& table) {
-  constexpr bool halves = of_four(kLevels);
-  const __m256i low_halves = _mm256_set1_epi8(15);
-  __m256i low[Rows], high[Rows];
-  WEFT_UNROLLED (int i = 0; i < Rows; ++i) low[i] = high[i] = _mm256_setzero_si256();
-  for (std::int64_t line = 0; line < lines; ++line, weight += kLine) {
-    const __m256i levels = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
-    __m256i first = _mm256_and_si256(levels, low_halves);
-    __m256i second = _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves);
-    const __m256i first_high = _mm256_shuffle_epi8(table.high, first),
-                  second_high = _mm256_shuffle_epi8(table.high, second);  // of any_table
-    if constexpr (kLevels == Levels::below_32 || kLevels == Levels::any_table)
-      first = _mm256_shuffle_epi8(table.low, first), second = _mm256_shuffle_epi8(table.low, second);
-    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-      const __m256i a = quad_of(x + i * kQuad), b = halves ? quad_of(x + (Rows + i) * kQuad) : a;
-      constexpr bool apart = kLevels == Levels::below_32 || kLevels == Levels::eight;
-      add_here(low[i], _mm256_maddubs_epi16(first, a));
-      add_here(apart ? high[i] : low[i], _mm256_maddubs_epi16(second, b));
-      if constexpr (kLevels == Levels::any_table) {
-        add_here(high[i], _mm256_maddubs_epi16(first_high, a));
-        add_here(high[i], _mm256_maddubs_epi16(second_high, b));
-      }
-    }
-    x += (halves ? 2 : 1) * Rows * kQuad;
-  }
-  constexpr short high_step = kLevels == Levels::below_32 ? 1 : 16;
-  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-    dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(low[i], _mm256_set1_epi16(1)));
-    if constexpr (kLevels != Levels::four)
-      dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(high_step)));
-  }
+/// sum = product if it is the first, else sum += product.
+[[gnu::always_inline]] inline void begin_or_add(__m256i& sum, __m256i product, bool is_first) {
+  if (is_first) sum = product;
+  else add_here(sum, product);
 }
 
-/// The same of levels of 8 bits that are below 64, any even number of lines.
-template <int Rows>
-[[gnu::always_inline]] inline void add_low_lines(__m256i (&dot)[Rows], const char* weight, const std::int8_t* x,
-                                                 std::int64_t lines) {
-  for (std::int64_t line = 0; line < lines; line += 2, weight += 2 * kLine, x += 2 * Rows * kQuad) {
-    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight));
-    const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + kLine));
+/// dot[c][i] += the products of kLines lines with row i, in columns 8 c to 8 c + 7.
+template <int Rows, int Parts, Levels kLevels, int kLines>
+[[gnu::always_inline]] inline void add_lines(__m256i (&dot)[Parts][Rows], const char* weight, const std::int8_t* x,
+                                             const Table& table) {
+  constexpr bool apart = kLevels == Levels::below_32 || kLevels == Levels::eight;
+  constexpr short high_step = kLevels == Levels::below_32 ? 1 : 16;
+  const __m256i low_halves = _mm256_set1_epi8(15);
+  __m256i low[Parts][Rows], high[Parts][Rows];
+  WEFT_UNROLLED (int line = 0; line < kLines; ++line) {
+    __m256i first[Parts], second[Parts], first_high[Parts], second_high[Parts];  // .._high: of any_table
+    WEFT_UNROLLED (int c = 0; c < Parts; ++c) {
+      const __m256i levels = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + c * 32));
+      first[c] = _mm256_and_si256(levels, low_halves);
+      second[c] = _mm256_and_si256(_mm256_srli_epi16(levels, 4), low_halves);
+      first_high[c] = _mm256_shuffle_epi8(table.high, first[c]);
+      second_high[c] = _mm256_shuffle_epi8(table.high, second[c]);
+      if constexpr (kLevels == Levels::below_32 || kLevels == Levels::any_table)
+        first[c] = _mm256_shuffle_epi8(table.low, first[c]), second[c] = _mm256_shuffle_epi8(table.low, second[c]);
+    }
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-      const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(first, quad_of(x + i * kQuad)),
-                                            _mm256_maddubs_epi16(second, quad_of(x + (Rows + i) * kQuad)));
-      dot[i] = _mm256_add_epi32(dot[i], _mm256_madd_epi16(both, _mm256_set1_epi16(1)));
+      const __m256i a = quad_of(x + i * kQuad), b = of_four(kLevels) ? quad_of(x + (Rows + i) * kQuad) : a;
+      WEFT_UNROLLED (int c = 0; c < Parts; ++c) {
+        begin_or_add(low[c][i], _mm256_maddubs_epi16(first[c], a), line == 0);
+        if constexpr (apart) begin_or_add(high[c][i], _mm256_maddubs_epi16(second[c], b), line == 0);
+        else add_here(low[c][i], _mm256_maddubs_epi16(second[c], b));
+        if constexpr (kLevels == Levels::any_table) {
+          begin_or_add(high[c][i], _mm256_maddubs_epi16(first_high[c], a), line == 0);
+          add_here(high[c][i], _mm256_maddubs_epi16(second_high[c], b));
+        }
+      }
+    }
+    weight += kLine, x += (of_four(kLevels) ? 2 : 1) * Rows * kQuad;
+  }
+  WEFT_UNROLLED (int c = 0; c < Parts; ++c)
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+      dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(low[c][i], _mm256_set1_epi16(1)));
+      if constexpr (kLevels != Levels::four)
+        dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(high[c][i], _mm256_set1_epi16(high_step)));
+    }
+}
+
+/// The same of two lines of levels of 8 bits that are below 64.
+template <int Rows, int Parts>
+[[gnu::always_inline]] inline void add_two_low_lines(__m256i (&dot)[Parts][Rows], const char* weight,
+                                                     const std::int8_t* x) {
+  __m256i first[Parts], second[Parts];
+  WEFT_UNROLLED (int c = 0; c < Parts; ++c) {
+    first[c] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + c * 32));
+    second[c] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + kLine + c * 32));
+  }
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    const __m256i a = quad_of(x + i * kQuad), b = quad_of(x + (Rows + i) * kQuad);
+    WEFT_UNROLLED (int c = 0; c < Parts; ++c) {
+      const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(first[c], a), _mm256_maddubs_epi16(second[c], b));
+      dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(both, _mm256_set1_epi16(1)));
     }
   }
 }
@@ -107,35 +121,46 @@ Table load_table(const std::uint8_t* from, bool whole) {
 
 template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
   constexpr bool by_table = of_four(kLevels) && kLevels != Levels::four;
-  constexpr std::int64_t kQuads = of_four(kLevels) ? 2 : 1;  // of a line
-  const std::int64_t lines = t.quads / kQuads;
+  constexpr int kQuads = of_four(kLevels) ? 2 : 1;          // of a line
+  constexpr int kParts = in_one_sum(kLevels) ? 2 : 1;       // of 8 columns, at once
+  constexpr int kLines = kLevels == Levels::eight ? 8 : 4;  // whose products fit 16 bits
+  const std::int64_t lines = t.quads / kQuads;              // a multiple of kLines, or half of it
   Table table = {};
   if constexpr (by_table) table = load_table(t.table, kLevels == Levels::below_32);
-  for (int half = 0; half < 2; ++half) {
+  for (int part = 0; part < 2; part += kParts) {
     const char* weight = reinterpret_cast<const char*>(t.weight);
     const std::int8_t* x = t.x;
-    __m256 sum[Rows];
-    WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[i] = _mm256_setzero_ps();
+    __m256 sum[kParts][Rows];
+    WEFT_UNROLLED (int c = 0; c < kParts; ++c)
+      WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[c][i] = _mm256_setzero_ps();
     for (std::int64_t g = 0; g < t.groups; ++g, weight += (lines + 1) * kLine) {
-      if (t.prefetch && half == 0)
+      if (t.prefetch && part == 0)
         for (std::int64_t line = 0; line <= lines; ++line) _mm_prefetch(weight + kAhead + line * kLine, _MM_HINT_T0);
-      const __m256 scale = halves_to_floats(weight + half * 16), minimum = halves_to_floats(weight + 32 + half * 16);
-      __m256i dot[Rows];
-      WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm256_setzero_si256();
-      const char* const first = weight + kLine + half * 32;
-      if constexpr (kLevels == Levels::below_64) add_low_lines<Rows>(dot, first, x, lines);
-      else if (lines < kSafeLines) add_lines<Rows, kLevels>(dot, first, x, kFewLines, table);
+      __m256i dot[kParts][Rows];
+      WEFT_UNROLLED (int c = 0; c < kParts; ++c)
+        WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[c][i] = _mm256_setzero_si256();
+      const char* const first = weight + kLine + part * 32;
+      const auto levels_at = [&](std::int64_t line) { return x + line * kQuads * Rows * kQuad; };
+      if constexpr (kLevels == Levels::below_64)
+        for (std::int64_t line = 0; line < lines; line += 2)
+          add_two_low_lines<Rows, kParts>(dot, first + line * kLine, levels_at(line));
+      else if (lines < kLines) add_lines<Rows, kParts, kLevels, kLines / 2>(dot, first, x, table);
       else
-        for (std::int64_t line = 0; line < lines; line += kSafeLines)
-          add_lines<Rows, kLevels>(dot, first + line * kLine, x + line * kQuads * Rows * kQuad, kSafeLines, table);
-      x += lines * kQuads * Rows * kQuad;
-      WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-        const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(t.x_scale[g * Rows + i]));
-        sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[i]), both, sum[i]);
-        sum[i] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(t.x_sum[g * Rows + i]), sum[i]);
+        for (std::int64_t line = 0; line < lines; line += kLines)
+          add_lines<Rows, kParts, kLevels, kLines>(dot, first + line * kLine, levels_at(line), table);
+      x = levels_at(lines);
+      WEFT_UNROLLED (int c = 0; c < kParts; ++c) {
+        const __m256 scale = halves_to_floats(weight + (part + c) * 16),
+                     minimum = halves_to_floats(weight + 32 + (part + c) * 16);
+        WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+          const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(t.x_scale[g * Rows + i]));
+          sum[c][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[c][i]), both, sum[c][i]);
+          sum[c][i] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(t.x_sum[g * Rows + i]), sum[c][i]);
+        }
       }
     }
-    WEFT_UNROLLED (int i = 0; i < Rows; ++i) _mm256_storeu_ps(t.sums + i * 16 + half * 8, sum[i]);
+    WEFT_UNROLLED (int c = 0; c < kParts; ++c)
+      WEFT_UNROLLED (int i = 0; i < Rows; ++i) _mm256_storeu_ps(t.sums + i * 16 + (part + c) * 8, sum[c][i]);
   }
 }
 
@@ -160,6 +185,23 @@ __m256 load_some(const float* from, std::int64_t count) {
   return _mm256_load_ps(numbers);
 }
 
+/// The largest of 8 integers.
+int largest(__m256i a) {
+  __m128i most = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32(most, 0xB1)));
+}
+/// The sum of 8 integers.
+int sum_of(__m256i a) {
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
+}
+void store_quad(std::int8_t* to, __m128i bytes) {
+  const int quad = _mm_cvtsi128_si32(bytes);
+  __builtin_memcpy(to, &quad, sizeof quad);
+}
+
 void quantise(const QuantiseRow& q) {
   constexpr int kInfinity = 0x7F800000;
   const __m256i no_sign = _mm256_set1_epi32(0x7FFFFFFF);
@@ -171,21 +213,21 @@ void quantise(const QuantiseRow& q) {
     for (std::int64_t i = 0; i < count; i += 8)
       most = _mm256_max_epi32(most,
                               _mm256_and_si256(no_sign, _mm256_castps_si256(load_some(q.from + first + i, count - i))));
-    alignas(32) int lanes[8];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), most);
-    int bits = 0, sum = 0;
-    for (const int lane : lanes) bits = lane > bits ? lane : bits;
+    const int bits = largest(most);
     const RowScale scale = row_scale(bits);
+    __m256i sum = _mm256_setzero_si256();
     for (std::int64_t i = 0; i < q.group; i += 8) {
       const __m256 x = i < count ? load_some(q.from + first + i, count - i) : _mm256_setzero_ps();
       const __m256i level = bits >= kInfinity ? _mm256_setzero_si256()
                                               : _mm256_cvtps_epi32(_mm256_mul_ps(x, _mm256_set1_ps(scale.inverse)));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), level);
-      for (int half = 0; half < 8; half += 4, to += q.rows * kQuad)
-        for (int j = 0; j < 4; ++j) sum += lanes[half + j], to[j] = static_cast<std::int8_t>(lanes[half + j]);
+      sum = _mm256_add_epi32(sum, level);
+      const __m256i words = _mm256_packs_epi32(level, level), bytes = _mm256_packs_epi16(words, words);
+      store_quad(to, _mm256_castsi256_si128(bytes));
+      store_quad(to + q.rows * kQuad, _mm256_extracti128_si256(bytes, 1));
+      to += 2 * q.rows * kQuad;
     }
     q.scale[g * q.rows] = scale.scale;
-    q.sum[g * q.rows] = scale.scale * static_cast<float>(sum);
+    q.sum[g * q.rows] = scale.scale * static_cast<float>(sum_of(sum));
   }
 }
 
@@ -197,12 +239,12 @@ constexpr IntegerKernels make_kernels() {
   IntegerKernels kernels = {};
   kernels.name = "AVX2";
   kernels.rows = kMostRows;
-  fill<Levels::four, 1, 2, 3, 4, 5, 6>(kernels.tile4);
-  fill<Levels::eight, 1, 2, 3, 4, 5, 6>(kernels.tile8);
-  fill<Levels::below_64, 1, 2, 3, 4, 5, 6>(kernels.tile8_below_64);
+  fill<Levels::four, 1, 2, 3, 4>(kernels.tile4);
+  fill<Levels::eight, 1, 2, 3, 4>(kernels.tile8);
+  fill<Levels::below_64, 1, 2, 3, 4>(kernels.tile8_below_64);
   kernels.all_below_64 = all_below_64;
-  fill<Levels::below_32, 1, 2, 3, 4, 5, 6>(kernels.tile_table[0]);
-  fill<Levels::any_table, 1, 2, 3, 4, 5, 6>(kernels.tile_table[1]);
+  fill<Levels::below_32, 1, 2, 3, 4>(kernels.tile_table[0]);
+  fill<Levels::any_table, 1, 2, 3, 4>(kernels.tile_table[1]);
   kernels.quantise = quantise;
   return kernels;
 }

@@ -20,7 +20,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST, LAST = 100, 40_000  # the ids that prompts are drawn from
-AS_BFLOAT16 = ("--dtype", "bfloat16", "--weight-arithmetic", "bfloat16")  # levels are expanded to numbers of bfloat16
+AS_BFLOAT16 = ("--dtype", "bfloat16", "--weight-arithmetic", "bfloat16")  # where the processor multiplies such numbers
 
 OPENVINO = """
 import sys, time
@@ -105,12 +105,14 @@ def main():
             "Weft, bfloat16 exactly": lambda: weft(args.model, args, "--dtype", "bfloat16", "--weight-dtype", "bfloat16",
                                                    "--weight-arithmetic", "exact"),
             "Weft, int8": lambda: weft(args.model, args, "--weight-dtype", "int8"),
-            "Weft, int4": lambda: weft(args.model, args, "--weight-dtype", "int4"),
-            "Weft, int8 as bfloat16": lambda: weft(args.model, args, "--weight-dtype", "int8", *AS_BFLOAT16),
-            "Weft, int4 as bfloat16": lambda: weft(args.model, args, "--weight-dtype", "int4", *AS_BFLOAT16)}
+            "Weft, int4": lambda: weft(args.model, args, "--weight-dtype", "int4")}
     if args.gguf:
         runs["Weft, the GGUF file"] = lambda: weft(args.gguf, args)
-        runs["Weft, the GGUF file as bfloat16"] = lambda: weft(args.gguf, args, *AS_BFLOAT16)
+    if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text():
+        for dtype in ("int8", "int4"):
+            runs[f"Weft, {dtype} as bfloat16"] = lambda d=dtype: weft(args.model, args, "--weight-dtype", d, *AS_BFLOAT16)
+        if args.gguf:
+            runs["Weft, the GGUF file as bfloat16"] = lambda: weft(args.gguf, args, *AS_BFLOAT16)
     peers = []
     if args.openvino:
         peers.append(Peer(args.openvino, "openvino", OPENVINO, args.gguf, args))

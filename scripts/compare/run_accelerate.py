@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """One generation by Hugging Face Accelerate; prints a line of JSON with its times.
 
-With --checkpoint all decoder layers are on disk, in a folder that --prepare writes, on a machine without a GPU. With
---config the weights are random, and Accelerate itself places them on the GPU and the host as its device_map "auto" does
-within --max-memory. --cap limits what torch allocates on the GPU, weights, KV cache and work spaces together. It does not
+With --checkpoint all decoder layers are on disk, in a folder that --prepare writes, on a machine without a GPU; so they
+are with --config and --offload, and random. With --config alone the weights are random, and Accelerate itself places
+them on the GPU and the host as its device_map "auto" does within --max-memory. --cap limits what torch allocates on the GPU, weights, KV cache and work spaces together. It does not
 count the CUDA context and libraries, which Weft's --device-memory does.
 """
 import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import torch
@@ -29,7 +30,12 @@ def empty_model(config, dtype):
 
 
 def in_layers(name):
-    return name.startswith("model.decoder.layers.")
+    return ".layers." in name
+
+
+def random_like(weight, dtype):
+    some = torch.randn(1 << 20, generator=torch.Generator().manual_seed(weight.numel())).mul_(0.02).to(dtype)
+    return some.repeat(-(-weight.numel() // some.numel()))[:weight.numel()].view(weight.shape)
 
 
 def prepare(args, dtype):
@@ -39,6 +45,11 @@ def prepare(args, dtype):
     shutil.rmtree(args.offload, ignore_errors=True)
     pathlib.Path(args.offload).mkdir(parents=True)
     index = {}
+    if args.config:
+        for name, weight in empty_model(AutoConfig.from_pretrained(args.config), dtype).named_parameters():
+            if in_layers(name):
+                index = offload_weight(random_like(weight, dtype), name, args.offload, index)
+        return save_offload_index(index, args.offload)
     with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
         for name in filter(in_layers, file.keys()):
             index = offload_weight(file.get_tensor(name).to(dtype), name, args.offload, index)
@@ -46,16 +57,22 @@ def prepare(args, dtype):
 
 
 def from_disk(args, config, dtype):
-    """All layers on disk, the embedding and the head in memory; of the checkpoint only the latter are read here."""
-    places = {f"model.decoder.{part}": "cpu" for part in ("embed_tokens", "embed_positions", "final_layer_norm")}
-    places |= {"lm_head": "cpu"}
-    places |= {f"model.decoder.layers.{layer}": "disk" for layer in range(config.num_hidden_layers)}
+    """All layers on disk, the embedding and the head in memory; of a checkpoint only the latter are read here."""
     model = empty_model(config, dtype)
-    with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
-        for name in file.keys():
-            if not in_layers(name):
-                value = file.get_tensor(name).to(dtype).clone()
-                set_module_tensor_to_device(model, name, "cpu", value=value)
+    places = {"lm_head": "cpu"}
+    for name, weight in list(model.named_parameters()):
+        if in_layers(name):
+            places[re.match(r".*\.layers\.\d+", name)[0]] = "disk"
+            continue
+        places[name.rpartition(".")[0]] = "cpu"
+        if args.config:
+            set_module_tensor_to_device(model, name, "cpu", value=random_like(weight, dtype))
+    if args.checkpoint:
+        with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
+            for name in file.keys():
+                if not in_layers(name):
+                    value = file.get_tensor(name).to(dtype).clone()
+                    set_module_tensor_to_device(model, name, "cpu", value=value)
     model.tie_weights()
     return dispatch_model(model, places, offload_dir=args.offload)
 
@@ -86,7 +103,7 @@ def main():
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint")
     source.add_argument("--config", help="a config.json")
-    parser.add_argument("--offload", help="with --checkpoint: the folder for the layers")
+    parser.add_argument("--offload", help="the folder for the layers")
     parser.add_argument("--prepare", action="store_true", help="write that folder, and nothing else")
     parser.add_argument("--max-memory", default="cpu=8GiB", help="with --config, such as 0=16GiB,cpu=96GiB")
     parser.add_argument("--cap", type=int, metavar="MIB", help="with --config: of GPU memory, for torch")
@@ -100,7 +117,7 @@ def main():
     if args.prepare:
         prepare(args, dtype)
         return
-    if args.checkpoint:
+    if args.offload:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         model = from_disk(args, config, dtype).eval()
         times = generate(model, config, int(args.batch), args.prompt_len, args.steps, "cpu")
