@@ -1,5 +1,5 @@
-// kernels/linear/linear_quantised_avx2.cc: integer products in 256 bits, 8 columns of a tile at a time. Compiled with
-// -mavx2 -mfma -mf16c -ffp-contract=off; like linear_avx512.cc it calls no shared inline function.
+// kernels/linear/linear_quantised_avx2.cc: integer products in 256 bits, 8 or 16 columns of a tile at a time. Compiled
+// with -mavx2 -mfma -mf16c -ffp-contract=off; like linear_avx512.cc it calls no shared inline function.
 //
 // Products of two bytes are added up in 16 bits first, which 8 pairs of 15 * 127 cannot overflow. So levels of 8 bits
 // are taken as two halves of 4, unless all of a tile are below 64, as those of GGUF's formats of 5 and 6 bits are: two

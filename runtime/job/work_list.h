@@ -29,7 +29,7 @@ void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& reques
 std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, const RequestFile& requests,
                                          bool sharing, std::size_t most = 32);
 
-/// The lengths of the prompts of all choices.
+/// The lengths of the prompts of all choices, the longest first.
 std::vector<policy::PromptLength> prompt_lengths_of(std::span<const std::uint32_t> order, const RequestFile& requests);
 
 /// Every choice of some requests, with those of a request next to each other. Takes 4 bytes a request, however many
