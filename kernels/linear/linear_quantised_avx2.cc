@@ -4,7 +4,7 @@
 // Products of two bytes are added up in 16 bits first, which 8 pairs of 15 * 127 cannot overflow. So levels of 8 bits
 // are taken as two halves of 4, unless all of a tile are below 64, as those of GGUF's formats of 5 and 6 bits are: two
 // pairs of 63 * 127 fit, which makes such products 1.5 times as fast. Levels below 32 by a table fill 16 bits after 4
-// pairs of 28 * 127.
+// pairs of 28 * 127, two lines.
 #include "kernels/linear/linear_quantised.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -39,7 +39,15 @@ __m256 halves_to_floats(const char* from) {
 enum class Levels { four, below_32, any_table, below_64, eight };
 constexpr bool of_four(Levels levels) { return levels != Levels::below_64 && levels != Levels::eight; }
 /// Whether products are added up in one sum of 16 bits and not in two. Then there are registers for all 16 columns.
-constexpr bool in_one_sum(Levels levels) { return levels == Levels::four || levels == Levels::below_64; }
+constexpr bool in_one_sum(Levels levels) { return levels != Levels::any_table && levels != Levels::eight; }
+/// The lines whose products fit 16 bits. A group has a multiple of them, or half as many.
+constexpr int safe_lines(Levels levels) {
+  switch (levels) {
+    case Levels::below_32: return 2;
+    case Levels::eight: return 8;
+    default: return 4;
+  }
+}
 
 /// The low and high halves of 16 levels, each twice.
 struct Table {
@@ -56,8 +64,6 @@ struct Table {
 template <int Rows, int Parts, Levels kLevels, int kLines>
 [[gnu::always_inline]] inline void add_lines(__m256i (&dot)[Parts][Rows], const char* weight, const std::int8_t* x,
                                              const Table& table) {
-  constexpr bool apart = kLevels == Levels::below_32 || kLevels == Levels::eight;
-  constexpr short high_step = kLevels == Levels::below_32 ? 1 : 16;
   const __m256i low_halves = _mm256_set1_epi8(15);
   __m256i low[Parts][Rows], high[Parts][Rows];
   WEFT_UNROLLED (int line = 0; line < kLines; ++line) {
@@ -75,7 +81,7 @@ template <int Rows, int Parts, Levels kLevels, int kLines>
       const __m256i a = quad_of(x + i * kQuad), b = of_four(kLevels) ? quad_of(x + (Rows + i) * kQuad) : a;
       WEFT_UNROLLED (int c = 0; c < Parts; ++c) {
         begin_or_add(low[c][i], _mm256_maddubs_epi16(first[c], a), line == 0);
-        if constexpr (apart) begin_or_add(high[c][i], _mm256_maddubs_epi16(second[c], b), line == 0);
+        if constexpr (kLevels == Levels::eight) begin_or_add(high[c][i], _mm256_maddubs_epi16(second[c], b), line == 0);
         else add_here(low[c][i], _mm256_maddubs_epi16(second[c], b));
         if constexpr (kLevels == Levels::any_table) {
           begin_or_add(high[c][i], _mm256_maddubs_epi16(first_high[c], a), line == 0);
@@ -88,8 +94,8 @@ template <int Rows, int Parts, Levels kLevels, int kLines>
   WEFT_UNROLLED (int c = 0; c < Parts; ++c)
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
       dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(low[c][i], _mm256_set1_epi16(1)));
-      if constexpr (kLevels != Levels::four)
-        dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(high[c][i], _mm256_set1_epi16(high_step)));
+      if constexpr (!in_one_sum(kLevels))
+        dot[c][i] = _mm256_add_epi32(dot[c][i], _mm256_madd_epi16(high[c][i], _mm256_set1_epi16(16)));
     }
 }
 
@@ -121,10 +127,10 @@ Table load_table(const std::uint8_t* from, bool whole) {
 
 template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
   constexpr bool by_table = of_four(kLevels) && kLevels != Levels::four;
-  constexpr int kQuads = of_four(kLevels) ? 2 : 1;          // of a line
-  constexpr int kParts = in_one_sum(kLevels) ? 2 : 1;       // of 8 columns, at once
-  constexpr int kLines = kLevels == Levels::eight ? 8 : 4;  // whose products fit 16 bits
-  const std::int64_t lines = t.quads / kQuads;              // a multiple of kLines, or half of it
+  constexpr int kQuads = of_four(kLevels) ? 2 : 1;     // of a line
+  constexpr int kParts = in_one_sum(kLevels) ? 2 : 1;  // of 8 columns, at once
+  constexpr int kLines = safe_lines(kLevels);
+  const std::int64_t lines = t.quads / kQuads;
   Table table = {};
   if constexpr (by_table) table = load_table(t.table, kLevels == Levels::below_32);
   for (int part = 0; part < 2; part += kParts) {
