@@ -233,7 +233,8 @@ struct FormCompiler::State {
   /// xgrammar lets strings with a length have raw control characters, which are no JSON. Outside of strings a newline
   /// does what they would.
   std::shared_ptr<CompiledForm::Parts> parts(const AnswerForm& form) {
-    auto made = std::make_shared<CompiledForm::Parts>(compiled(form), ends, vocab);  // this fills `controls`
+    auto made = std::make_shared<CompiledForm::Parts>(
+        CompiledForm::Parts{compiled(form), ends, vocab});  // this fills `controls`
     if (form.kind == AnswerForm::Kind::schema) made->barred = controls;
     return made;
   }
