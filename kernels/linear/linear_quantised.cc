@@ -10,11 +10,11 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows, kLineBytes = QuantisedLayout::kLine;
-constexpr std::int64_t kTaskTiles = 4;                               // tiles of weights in a task, at most
-constexpr std::int64_t kRowsWorthALook = 4;                          // at the levels of a tile, which is a pass over it
-constexpr std::int64_t kPartGroups = 16;                             // groups of a block of rows, handed out at once
-constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;         // levels of x, unless that is less than 64 rows
-constexpr std::int64_t kNearLevelBytes = std::int64_t{1} << 20;      // the same of AMX, for which L3 is too slow
+constexpr std::int64_t kTaskTiles = 4;                           // tiles of weights in a task, at most
+constexpr std::int64_t kRowsWorthALook = 4;                      // for which it pays to look at all levels of a tile
+constexpr std::int64_t kPartGroups = 16;                         // groups of a block of rows, handed out at once
+constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;     // levels of x, unless that is less than 64 rows
+constexpr std::int64_t kNearLevelBytes = std::int64_t{1} << 20;  // the same of AMX, for which L3 is too slow
 constexpr std::int64_t kLevelWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
 
 std::int64_t bytes_of_levels(const QuantisedLayout& layout) {

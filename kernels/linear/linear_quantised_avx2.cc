@@ -43,7 +43,8 @@ constexpr bool in_one_sum(Levels levels) { return levels != Levels::any_table &&
 /// The lines whose products fit 16 bits. A group has a multiple of them, or half as many.
 constexpr int safe_lines(Levels levels) {
   switch (levels) {
-    case Levels::below_32: return 2;
+    case Levels::below_32:
+    case Levels::below_64: return 2;
     case Levels::eight: return 8;
     default: return 4;
   }
@@ -148,7 +149,7 @@ template <int Rows, Levels kLevels> void tile(const IntegerTile& t) {
       const char* const first = weight + kLine + part * 32;
       const auto levels_at = [&](std::int64_t line) { return x + line * kQuads * Rows * kQuad; };
       if constexpr (kLevels == Levels::below_64)
-        for (std::int64_t line = 0; line < lines; line += 2)
+        for (std::int64_t line = 0; line < lines; line += kLines)
           add_two_low_lines<Rows, kParts>(dot, first + line * kLine, levels_at(line));
       else if (lines < kLines) add_lines<Rows, kParts, kLevels, kLines / 2>(dot, first, x, table);
       else

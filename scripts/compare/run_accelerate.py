@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """One generation by Hugging Face Accelerate; prints a line of JSON with its times.
 
-With --checkpoint all decoder layers are on disk, in a folder that --prepare writes, on a machine without a GPU; so they
-are with --config and --offload, and random. With --config alone the weights are random, and Accelerate itself places
-them on the GPU and the host as its device_map "auto" does within --max-memory. --cap limits what torch allocates on the GPU, weights, KV cache and work spaces together. It does not
-count the CUDA context and libraries, which Weft's --device-memory does.
+With --offload all decoder layers are on disk, in a folder that --prepare writes, on a machine without a GPU: those of
+--checkpoint, or random ones of the shape of --config. With --config alone the weights are random, and Accelerate itself
+places them on the GPU and the host as its device_map "auto" does within --max-memory. --cap limits what torch allocates
+on the GPU, weights, KV cache and work spaces together. It does not count the CUDA context and libraries, which Weft's
+--device-memory does.
 """
 import argparse
 import json
@@ -38,21 +39,27 @@ def random_like(weight, dtype):
     return some.repeat(-(-weight.numel() // some.numel()))[:weight.numel()].view(weight.shape)
 
 
-def prepare(args, dtype):
+def tensors(args, config, dtype, wanted):
+    """The tensors with the wanted names: the checkpoint's, or random ones."""
+    if args.config:
+        for name, weight in empty_model(config, dtype).named_parameters():
+            if wanted(name):
+                yield name, random_like(weight, dtype)
+        return
+    with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
+        for name in filter(wanted, file.keys()):
+            yield name, file.get_tensor(name).to(dtype)
+
+
+def prepare(args, config, dtype):
     """Writes the folder of the layers as Accelerate does, anew. Not in the measured run: with OPT-1.3B's layers in float16,
     a run that loaded and wrote them itself took up to 1.7 GiB besides the page cache, one from the folder 0.9 GiB. The
     index, written last, says that the folder is whole."""
     shutil.rmtree(args.offload, ignore_errors=True)
     pathlib.Path(args.offload).mkdir(parents=True)
     index = {}
-    if args.config:
-        for name, weight in empty_model(AutoConfig.from_pretrained(args.config), dtype).named_parameters():
-            if in_layers(name):
-                index = offload_weight(random_like(weight, dtype), name, args.offload, index)
-        return save_offload_index(index, args.offload)
-    with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
-        for name in filter(in_layers, file.keys()):
-            index = offload_weight(file.get_tensor(name).to(dtype), name, args.offload, index)
+    for name, value in tensors(args, config, dtype, in_layers):
+        index = offload_weight(value, name, args.offload, index)
     save_offload_index(index, args.offload)
 
 
@@ -60,19 +67,11 @@ def from_disk(args, config, dtype):
     """All layers on disk, the embedding and the head in memory; of a checkpoint only the latter are read here."""
     model = empty_model(config, dtype)
     places = {"lm_head": "cpu"}
-    for name, weight in list(model.named_parameters()):
-        if in_layers(name):
-            places[re.match(r".*\.layers\.\d+", name)[0]] = "disk"
-            continue
-        places[name.rpartition(".")[0]] = "cpu"
-        if args.config:
-            set_module_tensor_to_device(model, name, "cpu", value=random_like(weight, dtype))
-    if args.checkpoint:
-        with safe_open(str(pathlib.Path(args.checkpoint) / "model.safetensors"), "pt") as file:
-            for name in file.keys():
-                if not in_layers(name):
-                    value = file.get_tensor(name).to(dtype).clone()
-                    set_module_tensor_to_device(model, name, "cpu", value=value)
+    for name, _ in model.named_parameters():
+        layer = re.match(r".*\.layers\.\d+", name)
+        places[layer[0] if layer else name.rpartition(".")[0]] = "disk" if layer else "cpu"
+    for name, value in tensors(args, config, dtype, lambda name: not in_layers(name)):
+        set_module_tensor_to_device(model, name, "cpu", value=value.clone())
     model.tie_weights()
     return dispatch_model(model, places, offload_dir=args.offload)
 
@@ -86,13 +85,12 @@ def random_within(args, config, dtype):
     places = infer_auto_device_map(model, memory, no_split_module_classes=model._no_split_modules, dtype=dtype)
     if "disk" in places.values():
         raise SystemExit("the model does not fit --max-memory")
-    some, shared = torch.randn(1 << 20).mul_(0.02).to(dtype), {}
+    shared = {}
     for name, weight in list(model.named_parameters()):
         owner = max((p for p in places if name == p or name.startswith(p + ".") or not p), key=len)
         in_layer = name.partition("layers.")[2].partition(".")[2] or name
         if in_layer not in shared:
-            size = weight.numel()
-            shared[in_layer] = some.repeat(-(-size // some.numel()))[:size].view(weight.shape)
+            shared[in_layer] = random_like(weight, dtype)
         set_module_tensor_to_device(model, name, places[owner], value=shared[in_layer])
     model.tie_weights()
     return dispatch_model(model, places) if len(set(places.values())) > 1 else model
@@ -105,17 +103,19 @@ def main():
     source.add_argument("--config", help="a config.json")
     parser.add_argument("--offload", help="the folder for the layers")
     parser.add_argument("--prepare", action="store_true", help="write that folder, and nothing else")
-    parser.add_argument("--max-memory", default="cpu=8GiB", help="with --config, such as 0=16GiB,cpu=96GiB")
-    parser.add_argument("--cap", type=int, metavar="MIB", help="with --config: of GPU memory, for torch")
-    parser.add_argument("--batch", default="1", help="with --config several, such as 64,32: the first that fits")
+    parser.add_argument("--max-memory", default="cpu=8GiB", help="without --offload, such as 0=16GiB,cpu=96GiB")
+    parser.add_argument("--cap", type=int, metavar="MIB", help="without --offload: of GPU memory, for torch")
+    parser.add_argument("--batch", default="1", help="without --offload several, such as 64,32: the first that fits")
     parser.add_argument("--prompt-len", type=int, default=512)
     parser.add_argument("--steps", type=int, default=32, help="tokens to generate, the first by prefill")
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
+    if (args.checkpoint or args.prepare) and not args.offload:
+        parser.error("--checkpoint and --prepare go with --offload")
     config = AutoConfig.from_pretrained(args.checkpoint or args.config)
     dtype = getattr(torch, args.dtype)
     if args.prepare:
-        prepare(args, dtype)
+        prepare(args, config, dtype)
         return
     if args.offload:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
