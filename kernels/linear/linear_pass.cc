@@ -225,29 +225,30 @@ class Pass {
                 NextPanel& next) {
     constexpr std::array<int, kPartialSums> order{0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
     const bool whole = block + 1 == cut_.k_blocks;
-    const std::int64_t steps = cut_.steps(block);
+    const std::int64_t steps = cut_.steps(block), tile_x = cut_.tile_rows * steps,
+                       tile_sums = cut_.tile_rows * cut_.task_columns;
+    const auto kernel = kernels_.panel[cut_.tile_rows - 1];
     for (std::size_t i = 0; i < order.size(); ++i) {
       const int lane = order[i], joins = whole ? std::countr_one(i) : 0;
       const auto sums_from = [&](std::size_t first) { return sums + order[first] * cut_.sums_lane(); };
-      const float* x = packed_tile(row0, block) + lane * cut_.x_lane(block);
-      std::int64_t at = 0;
+      PanelTile tile{.x = packed_tile(row0, block) + lane * cut_.x_lane(block),
+                     .panel = panel + lane * cut_.panel_lane(block),
+                     .steps = steps,
+                     .sums = sums_from(i),
+                     .first = block == 0,
+                     .joins = joins,
+                     .join = {},
+                     .to = sums_from(i + 1 - (std::size_t{1} << joins)),
+                     .prefetch = nullptr,
+                     .prefetch_lines = 0};
+      for (int level = 0; level < joins; ++level) tile.join[level] = sums_from(i + 1 - (std::size_t{2} << level));
       for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
         const bool wanted = next.column < next.last && next.line < next.lines;
-        PanelTile tile{.x = x,
-                       .panel = panel + lane * cut_.panel_lane(block),
-                       .steps = steps,
-                       .sums = sums_from(i) + at,
-                       .first = block == 0,
-                       .joins = joins,
-                       .join = {},
-                       .to = sums_from(i + 1 - (std::size_t{1} << joins)) + at,
-                       .prefetch = wanted ? upcoming(next.column, next.block, next.lines) + next.line * 64 : nullptr,
-                       .prefetch_lines = wanted ? next.part_lines : 0};
-        for (int level = 0; level < joins; ++level)
-          tile.join[level] = sums_from(i + 1 - (std::size_t{2} << level)) + at;
-        kernels_.panel[cut_.tile_rows - 1](tile);
-        x += cut_.tile_rows * steps;
-        at += cut_.tile_rows * cut_.task_columns;
+        tile.prefetch = wanted ? upcoming(next.column, next.block, next.lines) + next.line * 64 : nullptr;
+        tile.prefetch_lines = wanted ? next.part_lines : 0;
+        kernel(tile);
+        tile.x += tile_x, tile.sums += tile_sums, tile.to += tile_sums;
+        for (int level = 0; level < joins; ++level) tile.join[level] += tile_sums;
         next.line += next.part_lines;
         if (next.line >= next.lines) ++next.column, next.line = 0;
       }
