@@ -16,7 +16,7 @@ constexpr std::int64_t kDirectRows = 16;          // up to this many, transposin
 constexpr std::int64_t kDirectColumns = 24;       // columns of a task
 constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half of a first cache of 32 KiB
-constexpr std::int64_t kChunkTiles = 2;           // of rows, where one panel serves all
+constexpr std::int64_t kChunkFloats = 768;        // of a lane's sums, where one panel serves all rows: 48 KiB in all
 constexpr std::int64_t kFloat8K = 1024;           // a tile's weights and a few rows of x fit the first caches
 
 /// The cut of one pass over the weights: rows into tiles, columns into tasks, k into blocks.
@@ -52,7 +52,7 @@ struct LinearCut {
       k_block = round_up(divide_up(in, k_blocks), std::max(64, op.weight.group));
       if (float8) k_block = kFloat8K, k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
       chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
-      if (one_panel()) chunk_rows = std::min(padded_rows, kChunkTiles * tile_rows);
+      if (one_panel()) chunk_rows = std::min(padded_rows, round_up(kChunkFloats / task_columns, tile_rows));
     }
   }
 
