@@ -188,11 +188,11 @@ template <int Rows> void panel_tile(const PanelTile& t) {
   const float *x = t.x, *panel = t.panel;
   const char *next = reinterpret_cast<const char*>(t.sums + tile), *weights = static_cast<const char*>(t.prefetch);
   const char* const weights_end = weights + t.prefetch_lines * 64;
-  // As in linear_avx512.cc: what is asked for ahead costs few instructions a step.
+  // As in linear_avx512.h: in pairs of steps, what is asked for ahead costs few instructions. Fours are slower here,
+  // for a register is missing.
   std::int64_t s = 0;
-  for (; s + 4 <= t.steps; s += 4, x += 4 * Rows, panel += 4 * stride) {
+  for (; s + 2 <= t.steps; s += 2, x += 2 * Rows, panel += 2 * stride) {
     _mm_prefetch(reinterpret_cast<const char*>(x + 16 * Rows), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(x + 18 * Rows), _MM_HINT_T0);
     _mm_prefetch(next, _MM_HINT_T0);
     next += 64;
     if (weights < weights_end) {
@@ -200,7 +200,7 @@ template <int Rows> void panel_tile(const PanelTile& t) {
       _mm_prefetch(weights + 64, _MM_HINT_T1);
       weights += 128;
     }
-    WEFT_UNROLLED (int part = 0; part < 4; ++part) panel_step<Rows>(sum, x + part * Rows, panel + part * stride);
+    WEFT_UNROLLED (int part = 0; part < 2; ++part) panel_step<Rows>(sum, x + part * Rows, panel + part * stride);
   }
   for (; s < t.steps; ++s, x += Rows, panel += stride) panel_step<Rows>(sum, x, panel);
   for (int list = 0; list < t.joins; ++list) {
