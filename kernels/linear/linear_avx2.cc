@@ -126,17 +126,29 @@ template <int Rows, int Columns>
     WEFT_UNROLLED (int j = 0; j < Columns; ++j) _mm256_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
   }
 }
-/// `weight(j)` is the half vector of column j.
+/// `weight(j)` is the half vector of column j. Rows or columns, whichever are fewer, stay in registers beside the sums,
+/// and the others come one by one: with 4 rows and 3 columns that takes all 16 registers, and a sum in memory would
+/// wait for itself in each step.
 template <int Rows, int Columns, class Weight>
 [[gnu::always_inline]] inline void multiply(__m256 (&sum)[Rows][Columns], const float* x, const Weight& weight) {
-  __m256 a[Rows];
-  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-    a[i] = _mm256_load_ps(x + i * kPartialSums);
-    asm("" : "+x"(a[i]));  // one load per vector, as in linear_avx512.cc
+  constexpr bool kKeepsRows = Rows < Columns;
+  constexpr int kKept = kKeepsRows ? Rows : Columns, kOthers = kKeepsRows ? Columns : Rows;
+  const auto row = [&](int i) __attribute__((always_inline)) { return _mm256_load_ps(x + i * kPartialSums); };
+  __m256 kept[kKept];
+  WEFT_UNROLLED (int i = 0; i < kKept; ++i) {
+    if constexpr (kKeepsRows) kept[i] = row(i);
+    else kept[i] = weight(i);
+    asm("" : "+x"(kept[i]));  // one load per vector, as in linear_avx512.h
   }
-  WEFT_UNROLLED (int j = 0; j < Columns; ++j) {
-    const __m256 w = weight(j);
-    WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[i][j] = _mm256_fmadd_ps(a[i], w, sum[i][j]);
+  WEFT_UNROLLED (int j = 0; j < kOthers; ++j) {
+    __m256 other;
+    if constexpr (kKeepsRows) other = weight(j);
+    else other = row(j);
+    asm("" : "+x"(other));
+    WEFT_UNROLLED (int i = 0; i < kKept; ++i) {
+      __m256& to = kKeepsRows ? sum[i][j] : sum[j][i];
+      to = _mm256_fmadd_ps(kept[i], other, to);
+    }
   }
 }
 
