@@ -302,7 +302,7 @@ struct Float8 {
   }
 }
 
-/// The first `count` <= 8 numbers. By parts: a masked store takes a Zen processor as long as ten others.
+/// The first `count` <= 8 numbers. By parts, for a masked store takes a Zen processor far longer than these.
 [[gnu::always_inline]] inline void store_first(float* to, __m256 v, std::int64_t count) {
   if (count == kHalf) return _mm256_storeu_ps(to, v);
   __m128 rest = _mm256_castps256_ps128(v);
