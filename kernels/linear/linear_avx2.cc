@@ -133,18 +133,15 @@ template <int Rows, int Columns, class Weight>
 [[gnu::always_inline]] inline void multiply(__m256 (&sum)[Rows][Columns], const float* x, const Weight& weight) {
   constexpr bool kKeepsRows = Rows < Columns;
   constexpr int kKept = kKeepsRows ? Rows : Columns, kOthers = kKeepsRows ? Columns : Rows;
-  const auto row = [&](int i) __attribute__((always_inline)) { return _mm256_load_ps(x + i * kPartialSums); };
+  const auto load = [&](bool row, int i) __attribute__((always_inline)) {
+    __m256 v = row ? _mm256_load_ps(x + i * kPartialSums) : weight(i);
+    asm("" : "+x"(v));  // one load per vector, as in linear_avx512.h
+    return v;
+  };
   __m256 kept[kKept];
-  WEFT_UNROLLED (int i = 0; i < kKept; ++i) {
-    if constexpr (kKeepsRows) kept[i] = row(i);
-    else kept[i] = weight(i);
-    asm("" : "+x"(kept[i]));  // one load per vector, as in linear_avx512.h
-  }
+  WEFT_UNROLLED (int i = 0; i < kKept; ++i) kept[i] = load(kKeepsRows, i);
   WEFT_UNROLLED (int j = 0; j < kOthers; ++j) {
-    __m256 other;
-    if constexpr (kKeepsRows) other = weight(j);
-    else other = row(j);
-    asm("" : "+x"(other));
+    const __m256 other = load(!kKeepsRows, j);
     WEFT_UNROLLED (int i = 0; i < kKept; ++i) {
       __m256& to = kKeepsRows ? sum[i][j] : sum[j][i];
       to = _mm256_fmadd_ps(kept[i], other, to);

@@ -80,11 +80,14 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--retention", nargs="+", default=["full", "h2o:0.1:0.1", "snapkv:0.1:0.1:window=4"])
     parser.add_argument("--vllm", metavar="PYTHON")
-    parser.add_argument("--vllm-dtype", default="bfloat16")
+    parser.add_argument("--vllm-dtype", help="bfloat16 unless it is said otherwise")
     parser.add_argument("--only-shared", action="store_true")
     own, _, flags = " ".join(sys.argv[1:]).partition(" -- ")
     args = parser.parse_args(own.split())
     args.flags = flags.split()
+    if args.vllm_dtype and not args.vllm:
+        parser.error("--vllm-dtype needs --vllm")
+    args.vllm_dtype = args.vllm_dtype or "bfloat16"
     config = pathlib.Path(args.model)
     vocabulary = json.loads((config / "config.json" if config.is_dir() else config).read_text())["vocab_size"]
     print("| retention | shared, tokens/s | alone, tokens/s | ratio (least to most) | prompt tokens computed | answers |")

@@ -97,12 +97,15 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--openvino", metavar="PYTHON")
     parser.add_argument("--vllm", metavar="PYTHON")
-    parser.add_argument("--vllm-dtype", default="bfloat16")
+    parser.add_argument("--vllm-dtype", help="bfloat16 unless it is said otherwise")
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "build/prompt_speed.json"))
     args = parser.parse_args()
     if args.openvino and not args.gguf:
         parser.error("--openvino needs --gguf")
+    if args.vllm_dtype and not args.vllm:
+        parser.error("--vllm-dtype needs --vllm")
+    args.vllm_dtype = args.vllm_dtype or "bfloat16"
     runs = {"Weft, bfloat16": lambda: weft(args.model, args, "--dtype", "bfloat16"),
             "Weft, bfloat16 exactly": lambda: weft(args.model, args, "--dtype", "bfloat16", "--weight-dtype", "bfloat16",
                                                    "--weight-arithmetic", "exact"),
