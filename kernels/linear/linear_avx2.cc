@@ -189,38 +189,43 @@ template <int Rows>
 
 template <int Rows> void panel_tile(const PanelTile& t) {
   constexpr std::int64_t stride = kPanelVectors * kHalf, tile = Rows * stride;
-  __m256 sum[Rows][kPanelVectors];
-  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
-      sum[i][j] = t.first ? _mm256_setzero_ps() : _mm256_load_ps(t.sums + i * stride + j * kHalf);
-  }
-  const float *x = t.x, *panel = t.panel;
-  const char *next = reinterpret_cast<const char*>(t.sums + tile), *weights = static_cast<const char*>(t.prefetch);
-  const char* const weights_end = weights + t.prefetch_lines * 64;
-  // As in linear_avx512.h: in pairs of steps, what is asked for ahead costs few instructions. Fours are slower here,
-  // for a register is missing.
-  std::int64_t s = 0;
-  for (; s + 2 <= t.steps; s += 2, x += 2 * Rows, panel += 2 * stride) {
-    _mm_prefetch(reinterpret_cast<const char*>(x + 16 * Rows), _MM_HINT_T0);
-    _mm_prefetch(next, _MM_HINT_T0);
-    next += 64;
-    if (weights < weights_end) {
-      _mm_prefetch(weights, _MM_HINT_T1);
-      _mm_prefetch(weights + 64, _MM_HINT_T1);
-      weights += 128;
-    }
-    WEFT_UNROLLED (int part = 0; part < 2; ++part) panel_step<Rows>(sum, x + part * Rows, panel + part * stride);
-  }
-  for (; s < t.steps; ++s, x += Rows, panel += stride) panel_step<Rows>(sum, x, panel);
-  for (int list = 0; list < t.joins; ++list) {
+  const float *x = t.x, *const first_panel = t.panel;
+  const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
+  const std::int64_t steps = t.steps, end = t.tiles * tile;
+  const bool first = t.first;
+  for (std::int64_t at = 0; at < end; at += tile) {
+    __m256 sum[Rows][kPanelVectors];
     WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
       WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
-        sum[i][j] = _mm256_add_ps(_mm256_load_ps(t.join[list] + i * stride + j * kHalf), sum[i][j]);
+        sum[i][j] = first ? _mm256_setzero_ps() : _mm256_load_ps(t.sums + at + i * stride + j * kHalf);
     }
-  }
-  float* const to = t.to;
-  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(to + i * stride + j * kHalf, sum[i][j]);
+    const float* panel = first_panel;
+    const char* next = reinterpret_cast<const char*>(t.sums + at + tile);
+    // As in linear_avx512.h: in pairs of steps, what is asked for ahead costs few instructions. Fours are slower here,
+    // for a register is missing.
+    std::int64_t s = 0;
+    for (; s + 2 <= steps; s += 2, x += 2 * Rows, panel += 2 * stride) {
+      _mm_prefetch(reinterpret_cast<const char*>(x + 16 * Rows), _MM_HINT_T0);
+      _mm_prefetch(next, _MM_HINT_T0);
+      next += 64;
+      if (weights < weights_end) {
+        _mm_prefetch(weights, _MM_HINT_T1);
+        _mm_prefetch(weights + 64, _MM_HINT_T1);
+        weights += 128;
+      }
+      WEFT_UNROLLED (int part = 0; part < 2; ++part) panel_step<Rows>(sum, x + part * Rows, panel + part * stride);
+    }
+    for (; s < steps; ++s, x += Rows, panel += stride) panel_step<Rows>(sum, x, panel);
+    for (int list = 0; list < t.joins; ++list) {
+      WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+        WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
+          sum[i][j] = _mm256_add_ps(_mm256_load_ps(t.join[list] + at + i * stride + j * kHalf), sum[i][j]);
+      }
+    }
+    float* const to = t.to + at;
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+      WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(to + i * stride + j * kHalf, sum[i][j]);
+    }
   }
 }
 

@@ -83,29 +83,32 @@ template <class Product, int Rows>
 
 template <class Product, int Rows> void panel_tile(const PanelTile& t) {
   constexpr std::int64_t tile = Rows * kPanelStride;
-  __m512 sum[Rows][kPanelVectors];
-  load_sums(sum, t.sums, kPanelStride, t.first);
-  const float *x = t.x, *panel = t.panel, *next = t.sums + tile;
+  const float* x = t.x;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
-  // Steps go in fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
-  std::int64_t s = 0;
-  for (; s + 4 <= t.steps; s += 4, x += 4 * Rows, panel += 4 * kPanelStride) {
-    // The second-level cache is 14 cycles away; prefetches here bring x and the next tile's sums in time.
-    WEFT_UNROLLED (int line = 0; line < 2; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-    next += kPartialSums;
-    if (weights < weights_end) {
-      _mm_prefetch(weights, _MM_HINT_T1);
-      _mm_prefetch(weights + 64, _MM_HINT_T1);
-      weights += 128;
+  for (std::int64_t at = 0; at < t.tiles * tile; at += tile) {
+    __m512 sum[Rows][kPanelVectors];
+    load_sums(sum, t.sums + at, kPanelStride, t.first);
+    const float *panel = t.panel, *next = t.sums + at + tile;
+    // Steps go in fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
+    std::int64_t s = 0;
+    for (; s + 4 <= t.steps; s += 4, x += 4 * Rows, panel += 4 * kPanelStride) {
+      // The second-level cache is 14 cycles away; prefetches here bring x and the next tile's sums in time.
+      WEFT_UNROLLED (int line = 0; line < 2; ++line)
+        _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+      next += kPartialSums;
+      if (weights < weights_end) {
+        _mm_prefetch(weights, _MM_HINT_T1);
+        _mm_prefetch(weights + 64, _MM_HINT_T1);
+        weights += 128;
+      }
+      WEFT_UNROLLED (int part = 0; part < 4; ++part)
+        panel_step<Product>(sum, x + part * Rows, panel + part * kPanelStride);
     }
-    WEFT_UNROLLED (int part = 0; part < 4; ++part)
-      panel_step<Product>(sum, x + part * Rows, panel + part * kPanelStride);
+    for (; s < t.steps; ++s, x += Rows, panel += kPanelStride) panel_step<Product>(sum, x, panel);
+    for (int list = 0; list < t.joins; ++list) add_sums(sum, t.join[list] + at, kPanelStride);
+    store_sums(sum, t.to + at, kPanelStride);
   }
-  for (; s < t.steps; ++s, x += Rows, panel += kPanelStride) panel_step<Product>(sum, x, panel);
-  for (int list = 0; list < t.joins; ++list) add_sums(sum, t.join[list], kPanelStride);
-  store_sums(sum, t.to, kPanelStride);
 }
 
 inline void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {

@@ -16,20 +16,6 @@ namespace {
 
 bool has_levels(const Linear& op) { return is_quantised(op.weight.dtype) && op.weight.dtype != DType::f8; }
 
-/// Computes products of one x in Arithmetic::bfloat16, all or none of which have levels. Rows of the weights must be
-/// whole pairs.
-void linear_bf16(std::span<const Linear> products, ThreadPool& pool) {
-  if (multiplies_by_tiles()) return linear_tiles(products, *tile_kernels_amx(), pool);
-  if (!multiplies_bf16())
-    throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
-  for (const Linear& op : products) {
-    Linear pairs = op;
-    if (!has_levels(op))
-      pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
-    linear_by(*pair_kernels_avx512(), pairs, pool);
-  }
-}
-
 bool is_bf16_product(const Linear& op) {
   return op.arithmetic == Arithmetic::bfloat16 && op.weight.cols > 0 && op.weight.cols % 2 == 0 &&
          (has_levels(op) || (op.weight.dtype == DType::bf16 && op.weight.stride % 2 == 0));
@@ -42,6 +28,18 @@ const LinearKernels* kernels_of(LinearPath path) {
   if (path == LinearPath::avx512 && cpu_has_avx512()) return linear_kernels_avx512();
   if (path == LinearPath::avx2 && cpu_has_avx2()) return linear_kernels_avx2();
   return nullptr;
+}
+
+/// Whether products of one x can be computed in one go: by integers, those with groups of one size; by AMX as bfloat16,
+/// all that have levels, or all that have none; else those whose weights are stored alike.
+bool go_together(const Linear& a, const Linear& b, LinearPath path) {
+  if (is_integer_product(a) != is_integer_product(b)) return false;
+  if (is_integer_product(a)) return a.weight.group == b.weight.group;
+  if (path == LinearPath::automatic) {
+    if (is_bf16_product(a) != is_bf16_product(b)) return false;
+    if (is_bf16_product(a) && multiplies_by_tiles()) return has_levels(a) == has_levels(b);
+  }
+  return a.weight.dtype == b.weight.dtype && a.weight.group == b.weight.group && a.weight.table == b.weight.table;
 }
 
 /// Whether AMX is faster than vectors with so many rows. A register takes 64 levels of a row, but no more than a group.
@@ -58,6 +56,35 @@ void linear_int8(std::span<const Linear> products, ThreadPool& pool, LinearPath 
   if (path != LinearPath::plain && cpu_has_avx2() && integer_kernels_avx2() != nullptr)
     return linear_integer(products, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
   linear_integer(products, *integer_kernels_plain(), finish_plain, pool);
+}
+
+/// The same in Arithmetic::bfloat16. Rows of the weights must be whole pairs.
+void linear_bf16(std::span<const Linear> products, ThreadPool& pool) {
+  if (multiplies_by_tiles()) return linear_tiles(products, *tile_kernels_amx(), pool);
+  if (!multiplies_bf16())
+    throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
+  if (has_levels(products.front())) return linear_by(*pair_kernels_avx512(), products, pool);
+  std::vector<Linear> pairs(products.begin(), products.end());
+  for (Linear& op : pairs)
+    op.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
+  linear_by(*pair_kernels_avx512(), pairs, pool);
+}
+
+/// Computes products that go_together(), and have outputs.
+void linear_together(std::span<const Linear> products, ThreadPool& pool, LinearPath path) {
+  const Linear& first = products.front();
+  if (is_integer_product(first)) return linear_int8(products, pool, path);
+  if (path == LinearPath::automatic && is_bf16_product(first)) return linear_bf16(products, pool);
+  static const LinearPath best = linear_paths().front();
+  if (path == LinearPath::automatic) path = best;
+  if (path == LinearPath::plain) {
+    for (const Linear& op : products) linear_exact_plain(op, pool);
+    return;
+  }
+  const LinearKernels* const kernels = kernels_of(path);
+  if (kernels == nullptr)
+    throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " + name_of(best));
+  linear_by(*kernels, products, pool);
 }
 
 }  // namespace
@@ -86,38 +113,21 @@ std::vector<LinearPath> linear_paths() {
 }
 
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
-  if (op.x.rows == 0 || op.weight.rows == 0) return;
-  if (is_integer_product(op)) return linear_int8({&op, 1}, pool, path);
-  if (path == LinearPath::automatic && is_bf16_product(op)) return linear_bf16({&op, 1}, pool);
-  static const LinearPath best = linear_paths().front();
-  if (path == LinearPath::automatic) path = best;
-  if (path == LinearPath::plain) return linear_exact_plain(op, pool);
-  const LinearKernels* const kernels = kernels_of(path);
-  if (kernels == nullptr)
-    throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " + name_of(best));
-  linear_by(*kernels, op, pool);
+  if (op.x.rows > 0 && op.weight.rows > 0) linear_together({&op, 1}, pool, path);
 }
 
 void linear_group_cpu(const LinearGroup& op, ThreadPool& pool, LinearPath path) {
+  if (op.x.rows == 0) return;
   std::vector<Linear> products;
   for (const LinearGroup::Part& part : op.parts)
     if (part.weight.rows > 0) products.push_back(op.linear(part));
-  if (op.x.rows > 0 && std::all_of(products.begin(), products.end(), is_integer_product)) {
-    for (auto first = products.begin(); first != products.end();) {
-      const auto alike = [group = first->weight.group](const Linear& product) { return product.weight.group == group; };
-      const auto end = std::stable_partition(first, products.end(), alike);
-      linear_int8({first, end}, pool, path);
-      first = end;
-    }
-    return;
+  for (auto first = products.begin(); first != products.end();) {
+    const auto end = std::stable_partition(first, products.end(), [like = *first, path](const Linear& product) {
+      return go_together(like, product, path);
+    });
+    linear_together({first, end}, pool, path);
+    first = end;
   }
-  const auto alike = [&](const Linear& product) {
-    return is_bf16_product(product) && has_levels(product) == has_levels(products.front());
-  };
-  if (op.x.rows > 0 && !products.empty() && path == LinearPath::automatic &&
-      std::all_of(products.begin(), products.end(), alike))
-    return linear_bf16(products, pool);
-  for (const Linear& product : products) linear_cpu(product, pool, path);
 }
 
 }  // namespace weft::kernels

@@ -19,7 +19,8 @@ constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half 
 constexpr std::int64_t kChunkFloats = 768;        // of a lane's sums, where one panel serves all rows: 48 KiB in all
 constexpr std::int64_t kFloat8K = 1024;           // a tile's weights and a few rows of x fit the first caches
 
-/// The cut of one pass over the weights: rows into tiles, columns into tasks, k into blocks.
+/// The cut of one pass over the weights of products that have all but their outputs in common: rows into tiles, columns
+/// into tasks, k into blocks.
 ///
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
@@ -28,9 +29,10 @@ constexpr std::int64_t kFloat8K = 1024;           // a tile's weights and a few 
 /// Quantised weights are stored in the order of panels, so even one row is multiplied this way. Weights of f8 that meet
 /// few rows fill no panel: they are expanded in registers, and the sums are those of panels.
 struct LinearCut {
+  /// `op` is any of the products.
   LinearCut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
-      : rows(m), columns(op.weight.rows),
-        numbers(is_quantised(op.weight.dtype) && kernels.round_pairs != nullptr ? 2 : 1), in(op.weight.cols / numbers) {
+      : rows(m), numbers(is_quantised(op.weight.dtype) && kernels.round_pairs != nullptr ? 2 : 1),
+        in(op.weight.cols / numbers) {
     const bool few = m <= kDirectRows;
     direct = few && !is_quantised(op.weight.dtype);
     float8 = op.weight.dtype == DType::f8 && m <= kernels.float8_few;
@@ -41,7 +43,6 @@ struct LinearCut {
     tile_rows = few ? divide_up(m, tiles) : most;
     padded_rows = tiles * tile_rows;
     task_columns = direct ? kDirectColumns : kernels.panel_columns;
-    tasks = divide_up(columns, task_columns);
     if (direct) {
       k_block = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(kDirectTileFloats / tile_rows)));
       k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
@@ -89,12 +90,12 @@ struct LinearCut {
   }
   std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
 
-  std::int64_t rows, columns;
+  std::int64_t rows;
   std::int64_t numbers;  // of a row of levels that are one of `in`: two make a pair
   std::int64_t in;
   bool direct, float8;
   std::int64_t tile_rows, padded_rows, chunk_rows;
-  std::int64_t task_columns, tasks;
+  std::int64_t task_columns;
   std::int64_t k_block, k_blocks;
   std::int64_t group = 0;  // columns of a direct tile
 };

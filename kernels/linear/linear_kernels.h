@@ -37,9 +37,10 @@ using DirectKernel = void (*)(const DirectTile&);
 
 /// sums [rows][columns] += x-tile times panel for one l of the partial sums: transposed, so that lanes run along
 /// columns and each vector of sums stays in its register for all of a block's steps. Sums of other l that are whole
-/// join it, in the order of the tree of all 16.
+/// join it, in the order of the tree of all 16. The same for the tiles that follow in x, and in each list of sums.
 struct PanelTile {
-  const float* x;      // [steps][rows]
+  std::int64_t tiles;
+  const float* x;      // [tiles][steps][rows]
   const float* panel;  // [steps][columns]
   std::int64_t steps;
   const float* sums;  // not read if `first`

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <span>
 
 #include "kernels/linear/linear_cut.h"
 #include "kernels/quantised.h"
@@ -16,21 +17,23 @@ constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are pack
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
-/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. It
-/// treats a pair of bf16 numbers as one number of f32: op.weight then has half the columns that x has, unless its
-/// levels become such pairs.
+/// One pass: some rows of x against all weights of some products. Threads first pack x, then take tasks, both from one
+/// counter. It treats a pair of bf16 numbers as one number of f32: weights then have half the columns that x has,
+/// unless their levels become such pairs.
 class Pass {
  public:
-  Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
-      : op_(op), kernels_(kernels), cut_(kernels, op, rows), type_(static_cast<int>(op.weight.dtype)),
-        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))), first_row_(first_row),
-        quantised_(QuantisedLayout::of(op.weight)) {}
+  Pass(std::span<const Linear> products, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
+      : products_(products), x_(products.front().x), kernels_(kernels), cut_(kernels, products.front(), rows),
+        type_(static_cast<int>(products.front().weight.dtype)),
+        weight_size_(static_cast<std::int64_t>(size_of(products.front().weight.dtype))), first_row_(first_row),
+        quantised_(QuantisedLayout::of(products.front().weight)) {
+    for (const Linear& op : products) columns_ += op.weight.rows, tasks_ += tasks_of(op);
+  }
 
   void run(ThreadPool::Turn& turn, int threads) {
     packed_ = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(cut_.packed_floats()) * 4));
-    const std::int64_t useful = 1 + cut_.rows * cut_.columns * cut_.in / kWorkPerThread;
-    turn.run(std::min<std::int64_t>({threads, cut_.tasks, useful}),
-             [&](std::int64_t, int thread) { work(turn, thread); });
+    const std::int64_t useful = 1 + cut_.rows * columns_ * cut_.in / kWorkPerThread;
+    turn.run(std::min<std::int64_t>({threads, tasks_, useful}), [&](std::int64_t, int thread) { work(turn, thread); });
   }
 
  private:
@@ -44,19 +47,32 @@ class Pass {
       packed_tiles_.fetch_add(1, std::memory_order_release);
     }
     while (packed_tiles_.load(std::memory_order_acquire) < tiles) std::this_thread::yield();  // tiles of other threads
-    for (std::int64_t following; mine < tiles + cut_.tasks; mine = following) {
+    for (std::int64_t following; mine < tiles + tasks_; mine = following) {
       following = next_++;  // drawn one task early, to know what to prefetch
-      const Task task{(mine - tiles) * cut_.task_columns, (following - tiles) * cut_.task_columns};
+      const Task task{columns_of(mine - tiles), columns_of(following - tiles)};
       if (cut_.direct) direct(task, sums);
       else if (cut_.float8) float8(task, sums);
       else panels(task, sums, sums + cut_.sums_floats());
     }
   }
 
-  struct Task {
-    std::int64_t first, following;  // its first column, and that of this thread's next task
+  /// Columns of a product's weights, from `first` on: as many as a task has, or those that are left.
+  struct Columns {
+    const Linear* op;
+    std::int64_t first;
   };
-  std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
+  struct Task {
+    Columns own, following;  // those of this thread's next task
+  };
+  std::int64_t tasks_of(const Linear& op) const { return divide_up(op.weight.rows, cut_.task_columns); }
+  Columns columns_of(std::int64_t task) const {
+    for (const Linear& op : products_) {
+      if (task < tasks_of(op)) return {&op, task * cut_.task_columns};
+      task -= tasks_of(op);
+    }
+    return {&products_.back(), products_.back().weight.rows};  // none
+  }
+  std::int64_t count(const Columns& of) const { return std::min(cut_.task_columns, of.op->weight.rows - of.first); }
 
   /// direct or float8: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows], the order
   /// in which the kernels read it.
@@ -66,8 +82,8 @@ class Pass {
            row * cut_.steps(block) * (cut_.lanes_of_x_together() ? kPartialSums : 1);
   }
   void pack(std::int64_t row, std::int64_t block) {
-    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
-    const float* const from = op_.x.as<float>() + (first_row_ + row) * stride;
+    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = x_.stride;
+    const float* const from = x_.as<float>() + (first_row_ + row) * stride;
     if (kernels_.round_pairs == nullptr) return pack_rows(from + block * cut_.k_block, stride, row, rows, block);
     const std::int64_t length = cut_.length(block);
     assert(rows * length <= kMostPacked);
@@ -95,23 +111,26 @@ class Pass {
         std::memset(to + s * step + i * kPartialSums, 0, kPartialSums * 4);
   }
 
-  const std::byte* weight(std::int64_t column, std::int64_t block) const {
-    return op_.weight.as<std::byte>() + (column * op_.weight.stride + block * cut_.k_block) * weight_size_;
+  /// Of column `n` after the first, or the product's last.
+  const std::byte* weight(const Columns& of, std::int64_t n, std::int64_t block) const {
+    const ConstView& weight = of.op->weight;
+    const std::int64_t column = std::min(of.first + n, weight.rows - 1);
+    return weight.as<std::byte>() + (column * weight.stride + block * cut_.k_block) * weight_size_;
   }
 
   void direct(const Task& task, float* sums) {
-    const std::int64_t have = columns(task), stride = cut_.task_columns * kPartialSums;
+    const std::int64_t have = count(task.own), stride = cut_.task_columns * kPartialSums;
     for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
       for (std::int64_t n = 0, width; n < have; n += width) {
         width = n + cut_.group <= have ? cut_.group : 1;
         const DirectKernel kernel =
             (width == cut_.group ? kernels_.direct : kernels_.single)[type_][cut_.tile_rows - 1];
-        const std::byte *from = weight(task.first + n, block), *next = soon(task, n + 2 * cut_.group, block);
+        const std::byte *from = weight(task.own, n, block), *next = soon(task, n + 2 * cut_.group, block);
         for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
           kernel({.x = packed_tile(row, block),
                   .weight = from,
                   .prefetch = row == 0 ? next : from,
-                  .weight_stride = op_.weight.stride,
+                  .weight_stride = task.own.op->weight.stride,
                   .k = cut_.length(block),
                   .sums = sums + row * stride + n * kPartialSums,
                   .sums_stride = stride,
@@ -122,18 +141,18 @@ class Pass {
   /// The weights that are multiplied where column `n` would be, even past the task's last. It looks only a short way
   /// ahead, because a line on its way holds one of the few fill buffers.
   const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
-    const std::int64_t have = columns(task), last = cut_.columns - 1;
-    if (n < have) return weight(task.first + n, block);
+    const std::int64_t have = count(task.own);
+    if (n < have) return weight(task.own, n, block);
     n = (n - have) % cut_.task_columns;
-    if (block + 1 < cut_.k_blocks) return weight(std::min(task.first + n, last), block + 1);
-    return weight(std::min(task.following + n, last), 0);
+    if (block + 1 < cut_.k_blocks) return weight(task.own, n, block + 1);
+    return weight(task.following, n, 0);
   }
 
   void panels(const Task& task, float* sums, float* panel) {
     const bool one = cut_.one_panel();
     NextPanel next;
     if (one) {
-      fill_panel(task.first, 0, panel);
+      fill_panel(task.own, 0, panel);
       next = next_panel(task.following, 0, cut_.padded_rows);
     }
     for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.chunk_rows) {
@@ -141,35 +160,35 @@ class Pass {
       for (std::int64_t block = 0; block < cut_.k_blocks; ++block) {
         const bool last_block = block + 1 == cut_.k_blocks, last = last_block && row + rows == cut_.padded_rows;
         if (!one) {
-          fill_panel(task.first, block, panel);
-          next = next_panel(last ? task.following : task.first, last_block ? 0 : block + 1, rows);
+          fill_panel(task.own, block, panel);
+          next = next_panel(last ? task.following : task.own, last_block ? 0 : block + 1, rows);
         }
         multiply(row, rows, block, panel, sums, next);
       }
       finish(task, row, std::min(rows, cut_.rows - row), sums);
     }
   }
-  void fill_panel(std::int64_t column, std::int64_t block, float* panel) const {
-    if (is_quantised(quantised_.dtype)) return unpack_panel(column, block, panel);
+  void fill_panel(const Columns& of, std::int64_t block, float* panel) const {
+    if (is_quantised(quantised_.dtype)) return unpack_panel(of, block, panel);
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
-      kernels_.transpose[type_]({.from = weight(std::min(column + n, cut_.columns - 1), block),
-                                 .rows = std::clamp<std::int64_t>(cut_.columns - column - n, 0, kPartialSums),
+      kernels_.transpose[type_]({.from = weight(of, n, block),
+                                 .rows = std::clamp<std::int64_t>(count(of) - n, 0, kPartialSums),
                                  .k = cut_.length(block),
-                                 .stride = op_.weight.stride,
+                                 .stride = of.op->weight.stride,
                                  .to = panel + n,
                                  .step = cut_.task_columns,
                                  .lane_step = cut_.panel_lane(block),
                                  .width = kPartialSums});
   }
 
-  void unpack_panel(std::int64_t column, std::int64_t block, float* panel) const {
+  void unpack_panel(const Columns& of, std::int64_t block, float* panel) const {
     const auto unpack = quantised_.dtype == DType::f8          ? kernels_.unpack_f8
                         : quantised_.dtype == DType::i8        ? kernels_.unpack8
                         : quantised_.table == LevelTable::even ? kernels_.unpack4
                                                                : kernels_.unpack_table;
     const auto& table = level_table(quantised_.table);
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
-      unpack({.from = groups(std::min(column + n, cut_.columns - 1), block),
+      unpack({.from = groups(of, n, block),
               .group = quantised_.group,
               .k = cut_.length(block) * cut_.numbers,
               .steps = cut_.steps(block),
@@ -179,11 +198,11 @@ class Pass {
               .table = table.data()});
   }
   void float8(const Task& task, float* sums) {
-    for (std::int64_t n = 0; n < columns(task); n += kPartialSums)
+    for (std::int64_t n = 0; n < count(task.own); n += kPartialSums)
       for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
         for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
           kernels_.float8[cut_.tile_rows - 1]({.x = packed_tile(row, block),
-                                               .from = groups(task.first + n, block),
+                                               .from = groups(task.own, n, block),
                                                .group = quantised_.group,
                                                .steps = cut_.steps(block),
                                                .sums = sums + row * cut_.task_columns + n,
@@ -192,30 +211,28 @@ class Pass {
                                                .first = block == 0});
     finish(task, 0, cut_.rows, sums);
   }
-  /// The groups of a column's tile in a block, for quantised weights.
-  const std::byte* groups(std::int64_t column, std::int64_t block) const {
-    return op_.weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
+  /// The groups, in a block, of the tile of column `n` after the first, or of the product's last column.
+  const std::byte* groups(const Columns& of, std::int64_t n, std::int64_t block) const {
+    const std::int64_t column = std::min(of.first + n, of.op->weight.rows - 1);
+    return of.op->weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
            block * cut_.k_block * cut_.numbers / quantised_.group * quantised_.group_bytes();
   }
 
   /// The weights of the next panel: every tile prefetches a part of them.
   struct NextPanel {
-    std::int64_t column = 0, block = 0, last = 0;  // the next column, and the one after the last
+    Columns of{};
+    std::int64_t block = 0, columns = 0, column = 0;  // how many columns, and the one that comes next
     std::int64_t lines = 0, part_lines = 0, line = 0;
   };
   /// `rows` are multiplied before it.
-  NextPanel next_panel(std::int64_t column, std::int64_t block, std::int64_t rows) const {
+  NextPanel next_panel(const Columns& of, std::int64_t block, std::int64_t rows) const {
     const bool tiles = is_quantised(quantised_.dtype);  // a tile's columns are one range
     const std::int64_t lines = divide_up(tiles ? divide_up(cut_.length(block) * cut_.numbers, quantised_.group) *
                                                      quantised_.group_bytes() / QuantisedLayout::kTileRows
                                                : cut_.length(block) * weight_size_,
                                          64);
     const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
-    return {.column = column,
-            .block = block,
-            .last = std::min(column + cut_.task_columns, cut_.columns),
-            .lines = lines,
-            .part_lines = divide_up(lines, parts)};
+    return {.of = of, .block = block, .columns = count(of), .lines = lines, .part_lines = divide_up(lines, parts)};
   }
 
   /// Multiplies one lane after the other, in the order in which the tree of the 16 sums (linear_kernels.h) takes them.
@@ -231,7 +248,8 @@ class Pass {
     for (std::size_t i = 0; i < order.size(); ++i) {
       const int lane = order[i], joins = whole ? std::countr_one(i) : 0;
       const auto sums_from = [&](std::size_t first) { return sums + order[first] * cut_.sums_lane(); };
-      PanelTile tile{.x = packed_tile(row0, block) + lane * cut_.x_lane(block),
+      PanelTile tile{.tiles = 1,
+                     .x = packed_tile(row0, block) + lane * cut_.x_lane(block),
                      .panel = panel + lane * cut_.panel_lane(block),
                      .steps = steps,
                      .sums = sums_from(i),
@@ -242,9 +260,10 @@ class Pass {
                      .prefetch = nullptr,
                      .prefetch_lines = 0};
       for (int level = 0; level < joins; ++level) tile.join[level] = sums_from(i + 1 - (std::size_t{2} << level));
-      for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
-        const bool wanted = next.column < next.last && next.line < next.lines;
-        tile.prefetch = wanted ? upcoming(next.column, next.block, next.lines) + next.line * 64 : nullptr;
+      for (std::int64_t left = rows / cut_.tile_rows; left > 0; left -= tile.tiles) {
+        const bool wanted = next.column < next.columns && next.line < next.lines;
+        tile.tiles = wanted ? 1 : left;
+        tile.prefetch = wanted ? upcoming(next) + next.line * 64 : nullptr;
         tile.prefetch_lines = wanted ? next.part_lines : 0;
         kernel(tile);
         tile.x += tile_x, tile.sums += tile_sums, tile.to += tile_sums;
@@ -255,13 +274,14 @@ class Pass {
     }
   }
 
-  const std::byte* upcoming(std::int64_t column, std::int64_t block, std::int64_t lines) const {
-    if (!is_quantised(quantised_.dtype)) return weight(column, block);
-    return groups(column, block) + column % QuantisedLayout::kTileRows * lines * 64;
+  const std::byte* upcoming(const NextPanel& next) const {
+    if (!is_quantised(quantised_.dtype)) return weight(next.of, next.column, next.block);
+    return groups(next.of, next.column, next.block) + next.column % QuantisedLayout::kTileRows * next.lines * 64;
   }
 
   void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) const {
-    const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
+    const Linear& op = *task.own.op;
+    const auto bias_size = static_cast<std::int64_t>(size_of(op.bias.dtype));
     const bool whole = !cut_.lanes_of_x_together();
     const std::int64_t row_sums = cut_.task_columns * (cut_.direct ? kPartialSums : 1);
     const std::int64_t together = whole ? rows : 1;
@@ -271,24 +291,26 @@ class Pass {
                      : kernels_.finish_panel)(
           {.sums = sums + row * row_sums,
            .lane_step = cut_.sums_lane(),
-           .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr,
-           .bias_type = op_.bias.dtype,
-           .activation = op_.activation,
-           .accumulate = op_.accumulate,
-           .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first,
-           .columns = columns(task),
+           .bias = op.bias ? op.bias.as<std::byte>() + task.own.first * bias_size : nullptr,
+           .bias_type = op.bias.dtype,
+           .activation = op.activation,
+           .accumulate = op.accumulate,
+           .out = op.out.as<float>() + (first_row_ + row0 + row) * op.out.stride + task.own.first,
+           .columns = count(task.own),
            .rows = together,
            .sums_stride = row_sums,
-           .out_stride = op_.out.stride});
+           .out_stride = op.out.stride});
   }
 
-  const Linear& op_;
+  const std::span<const Linear> products_;
+  const ConstView x_;
   const LinearKernels& kernels_;
   const LinearCut cut_;
   const int type_;
   const std::int64_t weight_size_;
   const std::int64_t first_row_;
-  const QuantisedLayout quantised_;
+  const QuantisedLayout quantised_;  // of the first; those of the others have as many numbers in a row and a group
+  std::int64_t columns_ = 0, tasks_ = 0;
   float* packed_ = nullptr;
   alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::int64_t> packed_tiles_{0};
@@ -296,15 +318,16 @@ class Pass {
 
 }  // namespace
 
-void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool) {
+void linear_by(const LinearKernels& kernels, std::span<const Linear> products, ThreadPool& pool) {
   // As many rows at a time as fit kPackedBytes when packed, in passes as even as possible.
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(op.x.cols, kPartialSums)) * 4;
+  const ConstView& x = products.front().x;
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(x.cols, kPartialSums)) * 4;
   const std::int64_t tile = kernels.panel_rows;
   const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes / tile * tile);
-  const std::int64_t rows = round_up(divide_up(op.x.rows, divide_up(op.x.rows, most)), tile);
+  const std::int64_t rows = round_up(divide_up(x.rows, divide_up(x.rows, most)), tile);
   ThreadPool::Turn turn(pool);
-  for (std::int64_t row = 0; row < op.x.rows; row += rows)
-    Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
+  for (std::int64_t row = 0; row < x.rows; row += rows)
+    Pass(products, kernels, row, std::min(rows, x.rows - row)).run(turn, pool.threads());
 }
 
 }  // namespace weft::kernels

@@ -77,7 +77,7 @@ std::vector<float> bf16_product(const float* x, std::int64_t m, const ConstView&
   }
   if (weight.dtype == DType::bf16)
     op.weight = ConstView(weight.data, DType::f32, weight.rows, weight.cols / 2, weight.stride / 2);
-  linear_by(*pair_kernels_avx512(), op, pool);
+  linear_by(*pair_kernels_avx512(), {&op, 1}, pool);
   return out;
 }
 
