@@ -299,8 +299,7 @@ std::string Amount::text() const {
   return decimals == 0 ? digits + "0" : digits;
 }
 
-Retention Retention::from_text(std::string_view text) {
-  const std::string where = "--retention";
+Retention Retention::from_text(std::string_view text, const std::string& where) {
   std::vector<std::string_view> parts;
   nlohmann::json parameters = nlohmann::json::object();
   for (std::size_t begin = 0; begin <= text.size();) {

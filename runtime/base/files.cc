@@ -161,13 +161,37 @@ std::string read_file(const fs::path& path, int fd, std::size_t limit_bytes) {
   return text;
 }
 
+bool names_no_file(const std::error_code& error) {
+  return error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long ||
+         error == std::errc::not_a_directory;
+}
+
 void require_writable(const std::string& flag, const fs::path& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+  const bool there = ::stat(path.c_str(), &status) == 0;
+  if (!there && names_no_file({errno, std::generic_category()}))
+    throw UsageError(flag + " " + path.string() + ": " + std::generic_category().message(errno) +
+                     "; give the name of a file to write");
+  if (there && !S_ISREG(status.st_mode))
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
                      "; give the name of a file to write");
   const fs::path folder = folder_of(path);
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
+}
+
+void require_different(const std::vector<NamedFile>& files) {
+  std::vector<std::pair<const char*, fs::path>> seen;
+  for (const auto& [flag, path] : files) {
+    if (path.empty()) continue;
+    std::error_code unknown;  // set where links lead round, or to no file, such as a pipe
+    fs::path place = fs::weakly_canonical(path, unknown);
+    if (unknown) place = path;
+    for (const auto& [other, taken] : seen)
+      if (taken == place || fs::equivalent(taken, place, unknown))
+        throw UsageError(std::string(flag) + " " + path.string() + ": is also the file of " + other +
+                         "; give another name");
+    seen.emplace_back(flag, std::move(place));
+  }
 }
 
 void refuse_pipe(const std::string& flag, const fs::path& path) {
@@ -217,6 +241,8 @@ void require_input(const std::string& flag, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) throw UsageError(flag + " " + path.string() + ": there is no such file");
+    if (const std::error_code error{errno, std::generic_category()}; names_no_file(error))
+      throw UsageError(flag + " " + path.string() + ": " + error.message());
     fail(flag + " " + path.string(), "look at", errno);
   }
   if (!S_ISREG(status.st_mode))

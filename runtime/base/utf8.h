@@ -34,6 +34,7 @@ class Utf8Stream {
  public:
   std::string push(std::string_view bytes);
   std::string finish();  ///< U+FFFD if anything was held back; resets the stream
+  const std::string& held() const { return held_; }
 
  private:
   std::string held_;  // at most three bytes between calls

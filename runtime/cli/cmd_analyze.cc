@@ -42,6 +42,7 @@ int run_analyze(const AnalyzeFlags& flags, const std::atomic<bool>& stop) {
   require_input("--input", options.input);
   require_folder("--disk-dir", options.machine.disk_directory);
   options.machine.backend = "cpu";
+  require_different({{"--output", flags.output}, {"--page", flags.page}, {"--save-retention", flags.retention}});
   if (!flags.output.empty()) require_own("--output", flags.output, "layers");
   if (!flags.page.empty()) require_own_page(flags.page);
   if (!flags.retention.empty()) require_own("--save-retention", flags.retention, "retention");

@@ -1,9 +1,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
@@ -44,6 +47,8 @@ int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
   options.machine = flags.policy.machine_options();
   if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
   require_folder("--disk-dir", options.machine.disk_directory);
+  require_different({{"--save", flags.save}, {"--report", flags.report}, {"--trace", options.trace}});
+  if (!options.ceilings.empty()) require_input("--ceilings", options.ceilings);
   options.warm_up = !flags.no_warm_up;
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
@@ -127,17 +132,22 @@ void add_bench(CLI::App& app, Command& chosen) {
           "--trace", bench.trace,
           "Write a Perfetto trace of the timed runs to this file, one track per lane; the report then says how "
           "long each lane stood still")
-      ->excludes(lanes)
       ->group(kPolicy);
   flags->policy.add_to(*command);
   command
       ->add_option("--machine", bench.machine_file,
                    "Machine file (--save): plan what the policy leaves open, and report the prediction")
       ->excludes("--skip-prefill")
-      ->excludes(lanes)
       ->group("Machine");
   command->remove_option(command->get_option("--schedule"));  // bench's sequences are all alike and end together
-  command->callback([flags, &chosen] {
+  command->callback([flags, command, lanes, &chosen] {
+    // What a measurement would ignore is refused.
+    constexpr std::array<std::string_view, 6> used{"--backend",  "--threads",     "--deterministic",
+                                                   "--disk-dir", "--disk-engine", "--report"};
+    for (const CLI::Option* option : command->get_options())
+      if (lanes->count() > 0 && option->count() > 0 && option->get_group() != kMachine &&
+          std::find(used.begin(), used.end(), option->get_name()) == used.end())
+        throw UsageError("--lanes excludes " + option->get_name() + ": it measures the machine alone");
     chosen = {.run = [flags](const std::atomic<bool>& stop) { return run_bench(*flags, stop); },
               .ends_at_once = flags->lanes};
   });

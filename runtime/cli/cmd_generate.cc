@@ -192,7 +192,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       options.verify_crc = !flags->no_verify_crc;
       options.policy = flags->policy.policy(options.model);
       for (const std::string& text : flags->retentions)
-        options.retentions.push_back(policy::Retention::from_text(text));
+        options.retentions.push_back(policy::Retention::from_text(text, "--or-retention"));
       options.kv_formats = flags->policy.other_kv_formats();
       options.weight_formats = flags->policy.other_weight_formats();
       if (!flags->shard.empty()) options.shard = Shard::from_text(flags->shard);

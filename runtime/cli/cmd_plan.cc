@@ -43,7 +43,8 @@ void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::
   if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
   check_lengths(flags.prompt, flags.generation, spec, policy.retention.value_or(policy::Retention{}));
   for (const std::string& text : flags.retentions)
-    check_lengths(flags.prompt, flags.generation, spec, policy::Retention::from_text(text));
+    check_lengths(flags.prompt, flags.generation, spec, policy::Retention::from_text(text, "--or-retention"));
+  require_different({{"--output", flags.output}, {"--report", flags.report}, {"--trace", flags.trace}});
   if (!flags.output.empty()) require_own("--output", flags.output, "gpu_batch_size");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
   if (!flags.trace.empty()) TraceFile::require_own(flags.trace);
@@ -102,6 +103,7 @@ void sweep(const PlanFlags& flags, const PlanRequest& request, const std::string
 /// Prints published figures, the results of FlexGen's arithmetic for the same runs, and this planner's predictions for
 /// the same machine. The folders of the models and the machine are next to that of the figures.
 int show_published(const PlanFlags& flags) {
+  require_folder("--published", flags.published);
   const auto configs = std::filesystem::weakly_canonical(flags.published).parent_path();
   const auto results = simulate_published(
       flags.published, read_flexgen_machine(configs / "machines" / "t4-flexgen.json"), configs / "models");
@@ -144,7 +146,8 @@ int run_plan(const PlanFlags& flags) {
     others.push_back(open_model(flags.model, flags.dtype, weights, format));
     request.sources.push_back(others.back().get());
   }
-  for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
+  for (const std::string& text : flags.retentions)
+    request.retentions.push_back(policy::Retention::from_text(text, "--or-retention"));
   progress.stage("planning");
   const Planned planned = make_plan(request);
   const std::vector<Gain> gains = what_would_help(request, planned);

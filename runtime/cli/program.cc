@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -29,6 +30,7 @@
 #include "kernels/machine/host_machine.h"
 #include "policy/base/json.h"
 #include "runtime/base/exit_codes.h"
+#include "runtime/base/files.h"
 #include "runtime/base/stop.h"
 #include "runtime/base/version.h"
 #include "runtime/cli/commands.h"
@@ -144,6 +146,25 @@ void refuse_empty_values(CLI::App& app) {
       if (option->get_items_expected_max() > 0) option->check(not_empty);
 }
 
+/// Reads whole numbers as decimal: CLI11 would take those with a leading zero as octal, and cut off those that are too
+/// large.
+void read_whole_numbers(CLI::App& app) {
+  const CLI::Validator decimal(
+      [](std::string& value) -> std::string {
+        std::int64_t number = 0;
+        const char *const end = value.data() + value.size(), *begin = value.data() + (value.starts_with('+') ? 1 : 0);
+        const auto [at, error] = std::from_chars(begin, end, number);
+        if (error == std::errc::result_out_of_range) return "'" + value + "' is too large a number";
+        if (error != std::errc() || at != end) return "'" + value + "' is no whole number";
+        value = std::to_string(number);
+        return {};
+      },
+      "");
+  for (CLI::App* command : app.get_subcommands({}))
+    for (CLI::Option* option : command->get_options())
+      if (option->get_type_name() == "INT" || option->get_type_name() == "UINT") option->transform(decimal);
+}
+
 /// Explains in one line what is wrong with the command line.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
@@ -184,6 +205,7 @@ int run_command_line(int argc, char** argv) {
   add_convert(app, command);
   add_serve_batches(app, command);
   refuse_empty_values(app);
+  read_whole_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -219,8 +241,9 @@ int program(int argc, char** argv) {
     std::fputs(kOutOfMemoryText.data(), stderr);
     return kNoCapacity;
   } catch (const std::filesystem::filesystem_error& error) {
-    std::fprintf(stderr, "weft: error: %s\n", error.what());
-    return 6;
+    if (error.path1().empty()) std::fprintf(stderr, "weft: error: %s\n", error.what());
+    else std::fprintf(stderr, "weft: error: %s: %s\n", error.path1().c_str(), error.code().message().c_str());
+    return names_no_file(error.code()) ? 2 : 6;
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "weft: error: the system refused a thread (%s); lower --threads, or raise ulimit -u\n",
                  error.what());

@@ -295,7 +295,8 @@ void Executor::finish_step(int batch, kernels::Stream& stream) {
   for (const std::int32_t place : rows.sequence) {
     Sequence& sequence = all[place];
     if (sequence.finish != Finish::failed) {
-      ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
+      if (sequence.generated() <= sequence.prompt_tail) ++totals_.prompt_tokens, ++totals_.late_prompt_tokens;
+      else ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
       if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
     }
     run_->on_token(sequence);

@@ -344,7 +344,7 @@ void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> p
       continue;
     }
     ++resumed_;
-    resumed_tokens_ += block[each.place].generated();
+    resumed_tokens_ += std::max<std::int64_t>(0, block[each.place].answered());
   }
 }
 

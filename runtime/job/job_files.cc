@@ -50,27 +50,19 @@ void check_files(const JobOptions& options) {
   const bool pipe = options.output == kPipe;
   if (pipe) check_pipe(options);
   options.input.require();
-  std::vector<std::pair<const char*, std::filesystem::path>> seen;
   const std::string none, record = pipe ? none : RunRecord::place(options.output).string();
   const std::string in_flight = pipe ? none : Snapshot::place(options.output).string();
   const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
-  std::vector<std::pair<const char*, const std::string*>> files;
-  for (const std::string& path : options.input.paths) files.emplace_back("--input", path == kPipe ? &none : &path);
-  for (const auto& file : {std::pair{"--output", pipe ? &none : &options.output},
-                           {"--output's record", &record},
-                           {"--checkpoint-every", &in_flight},
-                           {"--ordered", &sorted},
-                           {"--report", &options.report},
-                           {"--trace", &options.trace}})
-    files.emplace_back(file);
-  for (const auto& [flag, path] : files) {
-    if (path->empty()) continue;
-    const auto place = std::filesystem::weakly_canonical(*path);
-    for (const auto& [other, taken] : seen)
-      if (taken == place || same_file(taken, place))
-        throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
-    seen.emplace_back(flag, place);
-  }
+  std::vector<NamedFile> files;
+  for (const std::string& path : options.input.paths) files.push_back({"--input", path == kPipe ? none : path});
+  for (const NamedFile& file : {NamedFile{"--output", pipe ? none : options.output},
+                                {"--output's record", record},
+                                {"--checkpoint-every", in_flight},
+                                {"--ordered", sorted},
+                                {"--report", options.report},
+                                {"--trace", options.trace}})
+    files.push_back(file);
+  require_different(files);
   if (!pipe) require_writable("--output", options.output);
   if (!pipe) require_writable("--output's record", record);
   if (options.ordered) require_writable("--ordered", sorted);

@@ -69,6 +69,7 @@ Work project_decode(Session& session, const BenchOptions& options, std::int64_t 
 
 void check(const BenchOptions& options, const policy::ModelSpec& spec) {
   check_lengths(options.prompt, options.generation, spec, options.policy.retention.value_or(policy::Retention{}));
+  if (options.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(options.requests));
   if (options.repetitions < 1) throw UsageError("--repetitions must be at least 1");
   if (options.project_sweeps < 0 || (options.project_sweeps > 0 && 3 * options.project_sweeps >= options.generation))
     throw UsageError("--project: three times the sweeps must be fewer than --gen-len");

@@ -74,7 +74,9 @@ RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* toke
   prefixes.each_leader([this](std::size_t request, std::uint32_t tokens) {  // what others have found later
     entries_[request].prefix_tokens = std::max(entries_[request].prefix_tokens, tokens);
   });
-  if (entries_.empty()) throw UsageError(path_.string() + ": no requests; write one JSON object per line");
+  if (entries_.empty())
+    throw UsageError(path_.string() +
+                     ": no requests; write one JSON object per line, or rows below the header of a CSV");
   if (rules_.openai.strict) refuse_beyond_limits();
   refuse_missing_ids();
   refuse_repeated_ids();

@@ -178,45 +178,71 @@ class TextOffsets {
   /// Begins the text of other tokens. With `follows`, a first space of theirs stays.
   void begin(SpecialTokens special, bool follows) {
     if (!tokenizer_) return;
+    end_bytes();
     if (decoder_) text_ += characters_in(decoder_->finish());
-    decoder_.emplace(*tokenizer_, special);
+    decoder_.emplace(*tokenizer_, special_ = special);
     if (follows) decoder_->follow_text();
     here_ = text_;
   }
-  std::size_t here() const { return here_; }
-  void pass(std::int32_t token) {
-    if (!decoder_) return;
+  void add(std::int32_t token, bool in_text) {
+    if (!decoder_ || !in_text) return places_.push_back(here_);
+    const std::string piece(special_ == SpecialTokens::shown ? tokenizer_->shown_piece(token)
+                                                             : tokenizer_->piece(token));
+    const bool is_byte = tokenizer_->is_byte(token);
+    if (!is_byte && !piece.empty()) end_bytes();
+    places_.push_back(here_ + (breaks_character(piece) ? 1 : 0));
+    if (is_byte) byte_tokens_.push_back(places_.size() - 1), bytes_ += piece;
     text_ += characters_in(decoder_->push(token));
     here_ = std::max(here_, text_ + characters_in(decoder_->pending()));
   }
+  const std::vector<std::size_t>& places() {
+    end_bytes();
+    return places_;
+  }
 
  private:
+  /// Whether the beginning of a character, which came before, stays one and becomes U+FFFD.
+  bool breaks_character(const std::string& piece) const {
+    const std::string& held = decoder_->held();
+    return !held.empty() && !piece.empty() && utf8_at(held + piece, 0).bytes <= held.size();
+  }
+  /// Ends a row of byte tokens, of which each becomes U+FFFD if they are no text.
+  void end_bytes() {
+    if (!is_utf8(bytes_)) {
+      for (std::size_t i = 0; i < byte_tokens_.size(); ++i) places_[byte_tokens_[i]] = text_ + i;
+      here_ = text_ + byte_tokens_.size();
+    }
+    byte_tokens_.clear(), bytes_.clear();
+  }
+
   const Tokenizer* tokenizer_;
+  SpecialTokens special_ = SpecialTokens::skipped;
   std::optional<IncrementalDecoder> decoder_;
   std::size_t text_ = 0, here_ = 0;  // characters that have come out, and those with what the decoder holds back
+  std::vector<std::size_t> places_, byte_tokens_;  // byte_tokens_: those in a row, with which the text ends so far
+  std::string bytes_;                              // theirs
 };
 
 /// Puts the lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest tokens
 /// there. If the text begins with the prompt's, so do the lists; the prompt's first token has no log-probability.
 void put_completion_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
-  ordered_json tokens = ordered_json::array(), offsets = tokens, chosen = tokens;
-  TextOffsets place(tokenizer);
+  ordered_json tokens = ordered_json::array(), chosen = tokens;
+  TextOffsets offsets(tokenizer);
   const auto add = [&](std::int32_t token, ordered_json logprob, bool in_text) {
     tokens.push_back(text_of(token, tokenizer));
     chosen.push_back(std::move(logprob));
-    offsets.push_back(place.here());
-    if (in_text) place.pass(token);
+    offsets.add(token, in_text);
   };
   const std::size_t prompt = choice.echoes ? choice.prompt.size() : 0;
-  place.begin(SpecialTokens::shown, false);
+  offsets.begin(SpecialTokens::shown, false);
   for (std::size_t i = 0; i < prompt; ++i)
     add(choice.prompt[i], i == 0 ? ordered_json() : ordered_json(double(choice.prompt_logprobs.chosen[i - 1])),
         i > 0 || !choice.hides_first);
-  place.begin(choice.shows_special ? SpecialTokens::shown : SpecialTokens::skipped, choice.follows_text);
+  offsets.begin(choice.shows_special ? SpecialTokens::shown : SpecialTokens::skipped, choice.follows_text);
   for (std::size_t i = 0; i < choice.tokens.size(); ++i)
     add(choice.tokens[i], double(choice.logprobs->chosen[i]), true);
   line.put("{\"text_offset\":");
-  line.put_json(offsets);
+  line.put_json(offsets.places());
   line.put(",\"token_logprobs\":");
   line.put_json(chosen);
   line.put(",\"tokens\":");

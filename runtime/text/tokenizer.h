@@ -150,7 +150,8 @@ class IncrementalDecoder {
   /// The text that byte tokens in a row make if no other follows; empty unless it is valid. The next push may take it
   /// back.
   std::string pending() const;
-  std::string finish();  ///< the rest; U+FFFD for an incomplete character
+  const std::string& held() const { return stream_.held(); }  ///< the beginning of a character, with Names::bytes
+  std::string finish();                                       ///< the rest; U+FFFD for an incomplete character
 
  private:
   std::string_view piece(std::int32_t id, SpecialTokens special) const;

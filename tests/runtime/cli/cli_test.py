@@ -522,7 +522,11 @@ class Records(Case):
             self.assertAlmostEqual(moved / sum(e["args"].get("bytes", 0) for e in mine), 1)
             self.assertLessEqual(gaps["host_to_device"]["busy_seconds"], gaps["host_to_device"]["seconds"] * 1.001)
         self.assertNotIn("gaps", json.loads(WEFT.run("bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 2).stdout))
-        self.refused(USAGE, "--lanes excludes --trace", "bench", "--lanes", "--trace", trace_path)
+        for flags in (["--trace", trace_path], ["--model", self.demo], ["--device-memory", "1GiB"], ["--requests", 7]):
+            self.refused(USAGE, f"--lanes excludes {flags[0]}", "bench", "--lanes", *flags)
+        self.refused(USAGE, "--requests must be 0 or more", "bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 4,
+                     "--requests", -1)
+        self.refused(USAGE, "--ceilings", "bench", "--model", self.tiny(), "--ceilings", self.folder / "none.json")
 
     def test_the_machine_is_saved(self):
         file = self.folder / "machine.json"
@@ -700,6 +704,13 @@ class CommandLine(Case):
                              (["--weights", "random:x"], ["--weights", "random:x"]),
                              (["--disk-dir", self.folder / "nowhere"], ["--disk-dir", "nowhere"]), (["extra"], "extra")]:
             self.refused_job(USAGE, words, *flags)
+        for number in 1 << 63, 1 << 64, "9" * 30:
+            self.refused_job(USAGE, ["--seed", "too large"], "--seed", number)
+        for number in "0x10", "1e3", "7 ", "1_0":
+            self.refused_job(USAGE, ["--seed", "no whole number"], "--seed", number)
+        write_lines(self.input, [{"id": 1, "prompt_ids": [3, 4]}])
+        padded = self.job(self.tiny(), None, "--max-tokens", "0010", "--temperature", 1, "--seed", "+012")
+        self.assertEqual(padded, self.job(self.tiny(), None, "--max-tokens", 10, "--temperature", 1, "--seed", 12))
         for size in "4XB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
             self.refused_job(USAGE, ["--device-memory", size, "4GiB"], "--device-memory=" + size)
 
@@ -718,6 +729,13 @@ class CommandLine(Case):
             (folder / name).write_text("mine\n")
             self.refused(USAGE, [name, "no sweep wrote it"], *plan, folder)
             self.assertEqual((folder / name).read_text(), "mine\n")
+        twice = self.folder / "twice"
+        for flags in (["--output", twice, "--report"], ["--report", twice, "--trace"], ["--output", twice, "--trace"]):
+            self.refused(USAGE, f"is also the file of {flags[0]}", *plan[:-1], *flags, self.folder / "." / "twice")
+        self.refused(USAGE, "is also the file of --report", "bench", "--model", self.tiny(), "--report", twice, "--trace", twice)
+        self.refused(USAGE, "is also the file of --output", "analyze", "--model", self.tiny(), "--input", self.input, "--output",
+                     twice, "--page", twice)
+        self.assertFalse(twice.exists())
         self.refused(USAGE, "--sweep -: this is not written to standard output", *plan, "-")
         self.refused(USAGE, "--page -: this is not written to standard output", "analyze", "--model", self.tiny(), "--input",
                      self.input, "--page", "-")
@@ -781,6 +799,13 @@ class CommandLine(Case):
         self.refused_job(USAGE, ["--trace", "--output"], "--trace", self.output)
         self.refused_job(IO, ["--report", "nowhere"], "--report", self.folder / "nowhere" / "report.json")
         self.refused_job(USAGE, ["--trace", "a directory"], "--trace", self.folder)
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        self.refused(USAGE, ["--output", "loop: Too many"], *job, "--input", self.input, "--output", loop)
+        self.refused(USAGE, ["--input", "loop: Too many"], *job, "--input", loop, "--output", self.output)
+        self.refused_job(USAGE, ["--report", "loop: Too many"], "--report", loop)
+        self.refused(USAGE, "loop: Too many", "inspect", loop)
+        self.refused(USAGE, "--output /dev/stderr: is a pipe", *job, "--input", self.input, "--output", "/dev/stderr")
         self.output.write_text("precious\n")
         self.refused_job(USAGE, ["out.jsonl", "--resume"])
         for text in "precious\n", "precious", '{"id":1,"text":"x"}\n', '{"id":9,"token_ids":[1]}\n', "\n":

@@ -143,6 +143,11 @@ class Prompts(Case):
         ids = [2, 837, 322, 262, 1125, 828]
         plain, asked, alone = self.job([{"id": 1, **base, "logprobs": 2}, {"id": 2, **base, "prompt_logprobs": 3, "logprobs": 2},
                                         {"id": 3, **base, "prompt_logprobs": 0, "max_tokens": 0, "echo": True}])
+        report = self.folder / "report.json"
+        both = self.job([{"id": 2, **base, "prompt_logprobs": 3}, {"id": 1, **base}], "--report", report)
+        said, wanted = json.loads(report.read_text())["tokens"], [answer["usage"] for answer in both]
+        self.assertEqual((said["prompt"], said["generated"]), (sum(usage["prompt_tokens"] for usage in wanted),
+                                                               sum(usage["completion_tokens"] for usage in wanted)))
         scored = self.job([{"id": 1, "prompt_ids": ids[:1], "continuation_ids": ids[1:]}], command="score")[0]
         for answer, count in (asked, 3), (alone, 0):
             first, *rest = answer["prompt_logprobs"]

@@ -208,6 +208,34 @@ TEST_CASE("text_offset is the place of a token in the text, in characters", "[ru
   CHECK(offsets().at(1) == std::string("<s>").size());
 }
 
+TEST_CASE("text_offset counts bytes that become no character", "[runtime]") {
+  const std::string folder = GENERATE("demo", "llama2");
+  const runtime::Tokenizer llama2 = runtime::Tokenizer::load(data_path("tokenizer/llama2"));
+  const runtime::Tokenizer& tokenizer = folder == "demo" ? demo_tokenizer() : llama2;
+  const auto token_of = [&](const std::string& bytes) {
+    std::int32_t id = 0;
+    while (tokenizer.piece(id) != bytes) ++id;
+    return id;
+  };
+  using Places = std::vector<std::size_t>;
+  for (const auto& [pieces, wanted] : {std::pair<std::vector<std::string>, Places>{{"\xC3", "\xC3", "\xC3"}, {0, 1, 2}},
+                                       {{"\xC3", "\xA9", "a"}, {0, 0, 1}},
+                                       {{"\xC3", "a", "\xA9", "b"}, {0, 1, 2, 3}},
+                                       {{"a", "\xF0", "\x9F", "\xA7", "\xBF", "b"}, {0, 1, 1, 1, 1, 2}},
+                                       {{"\xE2", "a"}, {0, 1}}}) {
+    CAPTURE(folder, pieces);
+    Choice one = choice("", {});
+    for (const std::string& piece : pieces) one.tokens.push_back(token_of(piece));
+    one.text = tokenizer.decode(one.tokens);
+    one.logprobs = ChoiceLogprobs{.chosen = std::vector<float>(one.tokens.size()), .top = {}};
+    one.logprobs->top.resize(one.tokens.size());
+    const std::string line =
+        runtime::result_line({"\"a\"", Endpoint::completions, "m"}, 3, std::vector{one}, &tokenizer);
+    const json choices = json::parse(line).at("response").at("body").at("choices");
+    CHECK(choices.at(0).at("logprobs").at("text_offset").get<Places>() == wanted);
+  }
+}
+
 TEST_CASE("refused requests in Weft's own form", "[runtime]") {
   Requests files;
   const RequestFile requests = files.open(kNative);
