@@ -161,17 +161,10 @@ std::string read_file(const fs::path& path, int fd, std::size_t limit_bytes) {
   return text;
 }
 
-bool names_no_file(const std::error_code& error) {
-  return error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long ||
-         error == std::errc::not_a_directory;
-}
-
 void require_writable(const std::string& flag, const fs::path& path) {
   struct stat status {};
   const bool there = ::stat(path.c_str(), &status) == 0;
-  if (!there && names_no_file({errno, std::generic_category()}))
-    throw UsageError(flag + " " + path.string() + ": " + std::generic_category().message(errno) +
-                     "; give the name of a file to write");
+  if (!there && errno == ELOOP) fail(flag + " " + path.string(), "look at", errno);
   if (there && !S_ISREG(status.st_mode))
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
                      "; give the name of a file to write");
@@ -241,8 +234,6 @@ void require_input(const std::string& flag, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) throw UsageError(flag + " " + path.string() + ": there is no such file");
-    if (const std::error_code error{errno, std::generic_category()}; names_no_file(error))
-      throw UsageError(flag + " " + path.string() + ": " + error.message());
     fail(flag + " " + path.string(), "look at", errno);
   }
   if (!S_ISREG(status.st_mode))

@@ -26,9 +26,6 @@ std::filesystem::path folder_of(const std::filesystem::path& file);
 /// libstdc++'s directory_iterator then ends the process: it allocates within noexcept.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::error_code& error);
 
-/// Whether an error says that a path cannot be that of any file: links that lead round, a name that is too long, a file
-/// in the place of a folder.
-bool names_no_file(const std::error_code& error);
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if
 /// something else is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);

@@ -30,7 +30,6 @@
 #include "kernels/machine/host_machine.h"
 #include "policy/base/json.h"
 #include "runtime/base/exit_codes.h"
-#include "runtime/base/files.h"
 #include "runtime/base/stop.h"
 #include "runtime/base/version.h"
 #include "runtime/cli/commands.h"
@@ -243,7 +242,7 @@ int program(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     if (error.path1().empty()) std::fprintf(stderr, "weft: error: %s\n", error.what());
     else std::fprintf(stderr, "weft: error: %s: %s\n", error.path1().c_str(), error.code().message().c_str());
-    return names_no_file(error.code()) ? 2 : 6;
+    return 6;
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "weft: error: the system refused a thread (%s); lower --threads, or raise ulimit -u\n",
                  error.what());

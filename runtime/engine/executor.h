@@ -27,8 +27,8 @@ namespace weft::runtime {
 struct Totals {
   double prefill_seconds = 0, decode_seconds = 0;                       ///< first sweeps; all later sweeps
   std::int64_t prompt_tokens = 0, first_tokens = 0, decode_tokens = 0;  ///< first_tokens: those that prefill yields
-  std::int64_t late_prompt_tokens =
-      0;  ///< prompts that joined a later sweep or go token by token; part of prompt_tokens
+  /// Those of prompts that joined a later sweep, or go token by token; part of prompt_tokens.
+  std::int64_t late_prompt_tokens = 0;
   std::int64_t shared_prompt_tokens = 0;  ///< taken from another sequence's prefill; not part of prompt_tokens
   std::int64_t decode_rows = 0, decode_places = 0;  ///< rows of later sweeps; places for rows in them
   std::array<std::uint64_t, offload::kLanes.size()> lane_bytes{},

@@ -66,7 +66,7 @@ std::optional<AnswerForm> guided(std::string_view kind, const ordered_json& valu
     if (!value.is_boolean()) refuse("true or false", value);
     return value.get<bool>() ? std::optional(AnswerForm{}) : std::nullopt;
   }
-  if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse("a non-empty string", value);
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse("a string that is not empty", value);
   return kind == "regex" ? AnswerForm{AnswerForm::Kind::regex, value.get<std::string>()}
                          : form_of_grammar(value.get<std::string>());
 }
