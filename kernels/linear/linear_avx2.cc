@@ -191,7 +191,7 @@ template <int Rows> void panel_tile(const PanelTile& t) {
   constexpr std::int64_t stride = kPanelVectors * kHalf, tile = Rows * stride;
   const float *x = t.x, *const first_panel = t.panel;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
-  const std::int64_t steps = t.steps, end = t.tiles * tile;
+  const std::int64_t steps = t.steps, end = t.tiles * tile;  // in registers: stores could change what `t` refers to
   const bool first = t.first;
   for (std::int64_t at = 0; at < end; at += tile) {
     __m256 sum[Rows][kPanelVectors];

@@ -262,7 +262,7 @@ class Pass {
       for (int level = 0; level < joins; ++level) tile.join[level] = sums_from(i + 1 - (std::size_t{2} << level));
       for (std::int64_t left = rows / cut_.tile_rows; left > 0; left -= tile.tiles) {
         const bool wanted = next.column < next.columns && next.line < next.lines;
-        tile.tiles = wanted ? 1 : left;
+        tile.tiles = wanted ? 1 : left;  // the last call takes all that are left
         tile.prefetch = wanted ? upcoming(next) + next.line * 64 : nullptr;
         tile.prefetch_lines = wanted ? next.part_lines : 0;
         kernel(tile);

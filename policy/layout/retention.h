@@ -144,7 +144,7 @@ struct Retention {
 
   /// Parses "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others, followed by parameters as in
   /// the JSON form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", with factors per KV head
-  /// "layers=1.1,0.8/1".
+  /// "layers=1.1,0.8/1". Throws UsageError, whose message begins with `where`.
   static Retention from_text(std::string_view text, const std::string& where = "--retention");
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);

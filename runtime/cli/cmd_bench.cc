@@ -1,12 +1,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
@@ -140,14 +137,11 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->excludes("--skip-prefill")
       ->group("Machine");
   command->remove_option(command->get_option("--schedule"));  // bench's sequences are all alike and end together
-  command->callback([flags, command, lanes, &chosen] {
-    // What a measurement would ignore is refused.
-    constexpr std::array<std::string_view, 6> used{"--backend",  "--threads",     "--deterministic",
-                                                   "--disk-dir", "--disk-engine", "--report"};
-    for (const CLI::Option* option : command->get_options())
-      if (lanes->count() > 0 && option->count() > 0 && option->get_group() != kMachine &&
-          std::find(used.begin(), used.end(), option->get_name()) == used.end())
-        throw UsageError("--lanes excludes " + option->get_name() + ": it measures the machine alone");
+  command->callback([flags, command, &chosen] {
+    refuse_beside(*command, "--lanes",
+                  {"--quick", "--save", "--name", "--backend", "--threads", "--deterministic", "--disk-dir",
+                   "--disk-engine", "--report"},
+                  "it measures the machine alone");
     chosen = {.run = [flags](const std::atomic<bool>& stop) { return run_bench(*flags, stop); },
               .ends_at_once = flags->lanes};
   });

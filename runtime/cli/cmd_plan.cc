@@ -200,12 +200,11 @@ void add_plan(CLI::App& app, Command& chosen) {
           "--trace", flags->trace,
           "Write the simulated timeline of a block's first sweep and of some decode sweeps, for ui.perfetto.dev")
       ->group("Results");
-  CLI::Option* const published =
-      command
-          ->add_option("--published", flags->published,
-                       "Simulate the published figures of other systems (configs/published), and predict the best "
-                       "policy on the same machine; takes no other option but --machine")
-          ->group("Results");
+  command
+      ->add_option("--published", flags->published,
+                   "Simulate the published figures of other systems (configs/published), and predict the best "
+                   "policy on the same machine; takes no other option but --machine")
+      ->group("Results");
   flags->policy.add_to(*command);
   flags->policy.add_choices_to(*command);
   command
@@ -225,10 +224,8 @@ void add_plan(CLI::App& app, Command& chosen) {
   // their own.
   for (const char* measured : {"--backend", "--threads", "--deterministic", "--disk-engine"})
     command->get_option("--machine")->excludes(command->get_option(measured));
-  command->callback([flags, command, published, &chosen] {
-    for (const CLI::Option* option : command->get_options())
-      if (published->count() > 0 && option->count() > 0 && option != published && option->get_name() != "--machine")
-        throw UsageError("--published excludes " + option->get_name() + ": it takes no other option but --machine");
+  command->callback([flags, command, &chosen] {
+    refuse_beside(*command, "--published", {"--machine"}, "it takes no other option but --machine");
     chosen = {.run = [flags](const std::atomic<bool>&) { return run_plan(*flags); }, .ends_at_once = true};
   });
 }

@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -16,6 +19,11 @@ struct Command {
   std::function<int(const std::atomic<bool>& stop)> run;  ///< empty until a subcommand is chosen; returns the exit code
   bool ends_at_once = false;  ///< a stop ends the process: nothing is written before its end
 };
+
+/// Throws UsageError, "FLAG excludes OTHER: WHY", if `flag` is given beside another that is not among `allowed`, as
+/// that would be ignored.
+void refuse_beside(const CLI::App& command, const std::string& flag, std::initializer_list<std::string_view> allowed,
+                   const std::string& why);
 
 /// Help that several commands share.
 constexpr const char* kModelHelp = "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, or a GGUF file";

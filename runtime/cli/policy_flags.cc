@@ -6,6 +6,7 @@
 #include "policy/base/json.h"
 #include "policy/layout/kv_share.h"
 #include "runtime/base/files.h"
+#include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
 #include "runtime/model/model_source.h"
 #include "runtime/planning/log.h"
@@ -29,6 +30,15 @@ std::optional<policy::WeightFormat> stored_format(const std::filesystem::path& m
 }
 
 }  // namespace
+
+void refuse_beside(const CLI::App& command, const std::string& flag, std::initializer_list<std::string_view> allowed,
+                   const std::string& why) {
+  if (command.count(flag) == 0) return;
+  for (const CLI::Option* option : command.get_options())
+    if (const std::string name = option->get_name();
+        option->count() > 0 && name != flag && std::find(allowed.begin(), allowed.end(), name) == allowed.end())
+      throw UsageError(flag + " excludes " + name + ": " + why);
+}
 
 void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--policy", policy_file, "Policy file, as JSON; flags override it")->group("Policy");

@@ -180,14 +180,15 @@ class TextOffsets {
     if (!tokenizer_) return;
     end_bytes();
     if (decoder_) text_ += characters_in(decoder_->finish());
-    decoder_.emplace(*tokenizer_, special_ = special);
+    special_ = special;
+    decoder_.emplace(*tokenizer_, special);
     if (follows) decoder_->follow_text();
     here_ = text_;
   }
   void add(std::int32_t token, bool in_text) {
     if (!decoder_ || !in_text) return places_.push_back(here_);
-    const std::string piece(special_ == SpecialTokens::shown ? tokenizer_->shown_piece(token)
-                                                             : tokenizer_->piece(token));
+    const std::string_view piece =
+        special_ == SpecialTokens::shown ? tokenizer_->shown_piece(token) : tokenizer_->piece(token);
     const bool is_byte = tokenizer_->is_byte(token);
     if (!is_byte && !piece.empty()) end_bytes();
     places_.push_back(here_ + (breaks_character(piece) ? 1 : 0));
@@ -202,9 +203,9 @@ class TextOffsets {
 
  private:
   /// Whether the beginning of a character, which came before, stays one and becomes U+FFFD.
-  bool breaks_character(const std::string& piece) const {
+  bool breaks_character(std::string_view piece) const {
     const std::string& held = decoder_->held();
-    return !held.empty() && !piece.empty() && utf8_at(held + piece, 0).bytes <= held.size();
+    return !held.empty() && !piece.empty() && utf8_at(held + std::string(piece), 0).bytes <= held.size();
   }
   /// Ends a row of byte tokens, of which each becomes U+FFFD if they are no text.
   void end_bytes() {

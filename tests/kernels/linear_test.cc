@@ -16,39 +16,12 @@
 using namespace weft;
 using namespace weft::kernels;
 using test::normal;
+using test::StoredNumbers;
 
 namespace {
 
 struct Shape {
   int m, n, k;
-};
-
-/// Numbers of `dtype` that start `misaligned` elements after a 64-byte boundary.
-class Stored {
- public:
-  Stored(const std::vector<float>& numbers, DType dtype, std::size_t misaligned = 0)
-      : bytes_((numbers.size() + misaligned) * size_of(dtype) + 64), dtype_(dtype) {
-    const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
-    data_ = bytes_.data() + (64 - address % 64) % 64 + misaligned * size_of(dtype);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      void* const to = data_ + i * size_of(dtype);
-      if (dtype == DType::f16) *static_cast<f16*>(to) = f16(numbers[i]);
-      else if (dtype == DType::bf16) *static_cast<bf16*>(to) = bf16(numbers[i]);
-      else *static_cast<float*>(to) = numbers[i];
-    }
-  }
-  ConstView view(std::int64_t rows, std::int64_t cols) const { return {data_, dtype_, rows, cols}; }
-  double at(std::size_t i) const {
-    const void* const from = data_ + i * size_of(dtype_);
-    if (dtype_ == DType::f16) return static_cast<float>(*static_cast<const f16*>(from));
-    if (dtype_ == DType::bf16) return static_cast<float>(*static_cast<const bf16*>(from));
-    return *static_cast<const float*>(from);
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-  DType dtype_;
-  std::byte* data_;
 };
 
 /// [rows, cols] within guards: columns after each row, rows before and after.
@@ -96,8 +69,8 @@ double reference(double x, Activation activation) {
 double tolerance(DType weights) { return weights == DType::f32 ? 6e-7 : 5e-7; }
 
 /// The largest error of row `r` in units of what tolerance() is stated in.
-double error_of_row(const float* got, const std::vector<float>& x, std::int64_t r, const Stored& w, const Stored& bias,
-                    const Shape& s, Activation activation, float before) {
+double error_of_row(const float* got, const std::vector<float>& x, std::int64_t r, const StoredNumbers& w,
+                    const StoredNumbers& bias, const Shape& s, Activation activation, float before) {
   double worst = 0;
   for (int n = 0; n < s.n; ++n) {
     double sum = bias.at(static_cast<std::size_t>(n)), size = std::abs(sum) + 1e-3;
@@ -141,8 +114,8 @@ TEST_CASE("linear matches fp64 on every path, type and shape", "[kernels]") {
           CAPTURE(name_of(path), name_of(dtype), m, n, k);
           const auto x = normal(static_cast<std::size_t>(m * k), ++seed);
           const auto misaligned = static_cast<std::size_t>(m % 5);
-          const Stored w(normal(static_cast<std::size_t>(n * k), ++seed, 0.1f), dtype, misaligned);
-          const Stored bias(normal(static_cast<std::size_t>(n), ++seed), dtype, 1);
+          const StoredNumbers w(normal(static_cast<std::size_t>(n * k), ++seed, 0.1f), dtype, misaligned);
+          const StoredNumbers bias(normal(static_cast<std::size_t>(n), ++seed), dtype, 1);
           Guarded out(m, n);
           linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), bias.view(1, n), out.view()), pool,
                      path);
@@ -165,8 +138,8 @@ TEST_CASE("linear applies each activation, and adds to what is there", "[kernels
   ThreadPool pool(2);
   auto x = normal(static_cast<std::size_t>(s.m * s.k), 11);
   for (std::size_t i = 0; i < x.size(); i += 3) x[i] *= 20;  // far into both tails
-  const Stored w(normal(static_cast<std::size_t>(s.n * s.k), 12, 0.3f), DType::f16);
-  const Stored bias(normal(static_cast<std::size_t>(s.n), 13), bias_type, 3);
+  const StoredNumbers w(normal(static_cast<std::size_t>(s.n * s.k), 12, 0.3f), DType::f16);
+  const StoredNumbers bias(normal(static_cast<std::size_t>(s.n), 13), bias_type, 3);
   for (const LinearPath path : linear_paths()) {
     Guarded out(s.m, s.n, 3.25f);
     linear_cpu(linear(ConstView(x.data(), DType::f32, s.m, s.k), w.view(s.n, s.k), bias.view(1, s.n), out.view(),
@@ -211,13 +184,13 @@ TEST_CASE("linear's rows do not depend on other rows, threads, alignment or inst
   constexpr int most = 300;
   const auto x = normal(static_cast<std::size_t>(most * k), 21);
   const auto numbers = normal(static_cast<std::size_t>(n * k), 22, 0.1f);
-  const Stored bias(normal(static_cast<std::size_t>(n), 23), DType::f32);
+  const StoredNumbers bias(normal(static_cast<std::size_t>(n), 23), DType::f32);
   std::vector<float> expected;
   for (const LinearPath path : linear_paths())
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const std::size_t misaligned : {0, 1, 7}) {
-        const Stored w(numbers, dtype, misaligned);
+        const StoredNumbers w(numbers, dtype, misaligned);
         for (const auto& [m, first] : {std::pair{300, 0},
                                        {1, 0},
                                        {1, 299},
@@ -253,7 +226,7 @@ TEST_CASE("linear's columns do not depend on other columns", "[kernels]") {
   const int m = GENERATE(1, 8, 40);
   constexpr int n = 130, k = 70;
   const auto x = normal(static_cast<std::size_t>(m * k), 31);
-  const Stored w(normal(n * k, 32), DType::f16);
+  const StoredNumbers w(normal(n * k, 32), DType::f16);
   ThreadPool pool(2);
   for (const LinearPath path : linear_paths()) {
     std::vector<float> all(static_cast<std::size_t>(m * n));
@@ -322,7 +295,7 @@ TEST_CASE("linear lets NaN and infinity through to their row alone", "[kernels]"
     const auto x = normal(static_cast<std::size_t>(m * k), 52);
     std::vector<float> numbers(n * k, 1.0f);
     numbers[3 * k + k - 1] = nan;
-    const Stored w(numbers, DType::f16);
+    const StoredNumbers w(numbers, DType::f16);
     std::vector<float> y(static_cast<std::size_t>(m * n));
     linear_cpu(
         linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(y.data(), DType::f32, m, n), activation),
@@ -388,7 +361,7 @@ TEST_CASE("linear with nothing to add is the bias, with no rows nothing", "[kern
 TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernels]") {
   constexpr int m = 131, n = 5, k = 70000;  // about 64 rows of x at a time
   const auto x = normal(std::size_t{m} * k, 71);
-  const Stored w(normal(std::size_t{n} * k, 72, 0.01f), DType::f16);
+  const StoredNumbers w(normal(std::size_t{n} * k, 72, 0.01f), DType::f16);
   ThreadPool pool(2);
   for (const LinearPath path : linear_paths()) {
     std::vector<float> all(m * n), one(n);
@@ -403,53 +376,11 @@ TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernel
   }
 }
 
-TEST_CASE("linear: products of one x are what each is alone", "[linear]") {
-  struct Weights {
-    Stored stored;
-    std::int64_t columns;
-  };
-  const std::int64_t k = GENERATE(100, 1500);
-  const auto x = normal(static_cast<std::size_t>(100 * k), 40), bias = normal(70, 41);
-  std::vector<Weights> weights;
-  for (const auto& [dtype, columns] :
-       {std::pair{DType::bf16, 48}, std::pair{DType::f32, 20}, std::pair{DType::bf16, 0}, std::pair{DType::bf16, 1},
-        std::pair{DType::f16, 33}, std::pair{DType::f32, 70}, std::pair{DType::bf16, 17}})
-    weights.push_back(
-        {Stored(normal(static_cast<std::size_t>(columns * k), static_cast<unsigned>(columns)), dtype), columns});
-  ThreadPool pool(3);
-  std::vector<LinearPath> paths = linear_paths();
-  paths.push_back(LinearPath::automatic);
-  for (const std::int64_t rows : {1, 7, 16, 29, 100})
-    for (const LinearPath path : paths) {
-      CAPTURE(k, rows, name_of(path));
-      LinearGroup all{.x = ConstView(x.data(), DType::f32, rows, k), .parts = {}};
-      if (path == LinearPath::automatic && multiplies_bf16()) all.arithmetic = Arithmetic::bfloat16;
-      std::vector<std::vector<float>> together;
-      for (const Weights& w : weights) together.emplace_back(static_cast<std::size_t>(rows * w.columns));
-      std::vector<LinearGroup::Part> parts;
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        const std::int64_t columns = weights[i].columns;
-        parts.push_back({weights[i].stored.view(columns, k),
-                         i % 2 == 0 ? ConstView(bias.data(), DType::f32, 1, columns) : ConstView{},
-                         View(together[i].data(), DType::f32, rows, columns)});
-      }
-      all.parts = parts;
-      linear_group_cpu(all, pool, path);
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        std::vector<float> alone(together[i].size(), 0.5f);
-        Linear single = all.linear(parts[i]);
-        single.out = View(alone.data(), DType::f32, rows, weights[i].columns);
-        linear_cpu(single, pool, path);
-        CHECK(test::same_bits(together[i], alone));
-      }
-    }
-}
-
 TEST_CASE("linear may be called from several threads", "[kernels]") {
   ThreadPool pool(2);
   constexpr int m = 9, n = 60, k = 200;
   const auto x = normal(m * k, 81);
-  const Stored w(normal(n * k, 82), DType::bf16);
+  const StoredNumbers w(normal(n * k, 82), DType::bf16);
   std::vector<std::vector<float>> outs(4, std::vector<float>(m * n));
   std::vector<std::thread> callers;
   for (auto& out : outs)

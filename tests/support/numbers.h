@@ -119,4 +119,32 @@ template <class T> Near near(const std::vector<T>& expected, double tolerance) {
   return {std::vector<double>(expected.begin(), expected.end()), tolerance};
 }
 
+/// Numbers of `dtype` that start `misaligned` elements after a 64-byte boundary.
+class StoredNumbers {
+ public:
+  StoredNumbers(const std::vector<float>& numbers, DType dtype, std::size_t misaligned = 0)
+      : bytes_((numbers.size() + misaligned) * size_of(dtype) + 64), dtype_(dtype) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    data_ = bytes_.data() + (64 - address % 64) % 64 + misaligned * size_of(dtype);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      void* const to = data_ + i * size_of(dtype);
+      if (dtype == DType::f16) *static_cast<f16*>(to) = f16(numbers[i]);
+      else if (dtype == DType::bf16) *static_cast<bf16*>(to) = bf16(numbers[i]);
+      else *static_cast<float*>(to) = numbers[i];
+    }
+  }
+  ConstView view(std::int64_t rows, std::int64_t cols) const { return {data_, dtype_, rows, cols}; }
+  double at(std::size_t i) const {
+    const void* const from = data_ + i * size_of(dtype_);
+    if (dtype_ == DType::f16) return static_cast<float>(*static_cast<const f16*>(from));
+    if (dtype_ == DType::bf16) return static_cast<float>(*static_cast<const bf16*>(from));
+    return *static_cast<const float*>(from);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  DType dtype_;
+  std::byte* data_;
+};
+
 }  // namespace weft::test

@@ -522,7 +522,9 @@ class Records(Case):
             self.assertAlmostEqual(moved / sum(e["args"].get("bytes", 0) for e in mine), 1)
             self.assertLessEqual(gaps["host_to_device"]["busy_seconds"], gaps["host_to_device"]["seconds"] * 1.001)
         self.assertNotIn("gaps", json.loads(WEFT.run("bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 2).stdout))
-        for flags in (["--trace", trace_path], ["--model", self.demo], ["--device-memory", "1GiB"], ["--requests", 7]):
+
+    def test_bench_refuses_what_it_would_ignore(self):
+        for flags in (["--trace", self.folder / "t"], ["--model", self.demo], ["--device-memory", "1GiB"], ["--requests", 7]):
             self.refused(USAGE, f"--lanes excludes {flags[0]}", "bench", "--lanes", *flags)
         self.refused(USAGE, "--requests must be 0 or more", "bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 4,
                      "--requests", -1)
