@@ -61,6 +61,10 @@ void add_gemma2(Fields& fields, ModelSpec& model) {
   model.attention_scale = static_cast<float>(1 / std::sqrt(positive(fields, "query_pre_attn_scalar", 1e9, 256)));
 }
 
+void turn_windows_by(ModelSpec& model, RotaryFrequencies rotary) {
+  model.window_rotary = std::move(rotary.frequencies), model.window_magnitude = rotary.magnitude;
+}
+
 ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
   require_decoder(fields);
   ModelSpec model = llama_like(fields, where, gemma2_defaults(type, 26, 262208, 131072),
@@ -73,11 +77,11 @@ ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::strin
   const auto slides = [pattern](int layer) { return (layer + 1) % pattern != 0; };
   model.windows = layer_windows(fields, model, window_from_config(fields, 4096), slides);
   model.window_layers = sliding_layers(fields, model, slides);
-  model.window_rotary =
+  turn_windows_by(
+      model,
       rotary_from_config(
           fields, where, model,
-          {.theta = "rope_local_base_freq", .default_theta = 10000, .layers = "sliding_attention", .scaled = false})
-          .frequencies;
+          {.theta = "rope_local_base_freq", .default_theta = 10000, .layers = "sliding_attention", .scaled = false}));
   return model;
 }
 
@@ -191,13 +195,13 @@ ModelSpec gemma4_text(Fields& fields, const std::string& where, const std::strin
   add_gemma4_small(fields, model, !type.starts_with("gemma4_unified"));
   model.values_of_keys = flag(fields, "attention_k_eq_v", false);
   add_global_heads(fields, where, model);
-  model.window_rotary = std::exchange(model.rotary, {});
-  model.rotary = rotary_from_config(fields, where, model,
-                                    {.layers = "full_attention",
-                                     .scaled = false,
-                                     .absent = kProportionalOfGemma4,
-                                     .head_dim = model.global_head_dim})
-                     .frequencies;
+  turn_windows_by(model, {std::move(model.rotary), model.rotary_magnitude});
+  RotaryFrequencies whole = rotary_from_config(fields, where, model,
+                                               {.layers = "full_attention",
+                                                .scaled = false,
+                                                .absent = kProportionalOfGemma4,
+                                                .head_dim = model.global_head_dim});
+  model.rotary = std::move(whole.frequencies), model.rotary_magnitude = whole.magnitude;
   return model;
 }
 
@@ -343,9 +347,8 @@ ModelSpec olmo3_from_config(Fields& fields, const std::string& where) {
   const auto slides = [](int layer) { return (layer + 1) % 4 != 0; };
   model.windows = layer_windows(fields, model, window_from_config(fields, 4096), slides);
   model.window_layers = sliding_layers(fields, model, slides);
-  model.window_rotary = rotary_from_config(fields, where, model,
-                                           {.default_theta = 500000, .layers = "sliding_attention", .scaled = false})
-                            .frequencies;
+  turn_windows_by(model, rotary_from_config(fields, where, model,
+                                            {.default_theta = 500000, .layers = "sliding_attention", .scaled = false}));
   return model;
 }
 

@@ -67,7 +67,8 @@ struct ModelSpec {
   std::vector<bool> rotary_layers = {};  ///< [layers] whether the layer rotates; empty: all do, if any
   /// [layers] The sliding window: how many tokens a token attends to, itself included; 0: to all. Empty: 0 everywhere.
   std::vector<int> windows = {};
-  std::vector<float> window_rotary = {};  ///< `rotary` of `window_layers`, with magnitude 1; empty: no difference
+  std::vector<float> window_rotary = {};  ///< `rotary` of `window_layers`; empty: no difference
+  float window_magnitude = 1;             ///< `rotary_magnitude` of them, unless `window_rotary` is empty
   /// [layers] Whether the layer is of the kind that has a window, even if the context is too short to fill it.
   std::vector<bool> window_layers = {};
   int global_kv_heads = 0, global_head_dim = 0;  ///< those of layers outside `window_layers`; 0: as in all others
@@ -111,7 +112,7 @@ struct ModelSpec {
   bool is_sparse(int layer) const {
     return experts.count > 0 && (experts.sparse.empty() || experts.sparse[static_cast<std::size_t>(layer)]);
   }
-  float magnitude(int layer) const { return rotates_by_window(layer) ? 1 : rotary_magnitude; }
+  float magnitude(int layer) const { return rotates_by_window(layer) ? window_magnitude : rotary_magnitude; }
 };
 
 /// [layers] kv_heads_of() each.

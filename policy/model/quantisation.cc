@@ -136,7 +136,6 @@ Quantisation read_scheme(Part& fields) {
 }
 
 Quantisation read_packed_integers(Part& fields) {
-  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
   std::optional<Quantisation> all;
   fields.for_each_group([&](Part& group) {
     const Quantisation found = read_scheme(group);
@@ -152,7 +151,6 @@ Quantisation read_packed_integers(Part& fields) {
 
 /// Signed bytes with a scale for each row. Activations are not quantised, as with floats of 8 bits.
 Quantisation read_signed_bytes(Part& fields) {
-  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
   fields.for_each_group([](Part& group) {
     if (group.word("format", "int-quantized") != "int-quantized") group.unread("format", "int-quantized");
     Part weights(group.at("weights"), group.where + ".weights");

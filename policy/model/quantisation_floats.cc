@@ -36,7 +36,6 @@ Quantisation read_fp8(Part& fields) {
 }
 
 Quantisation read_float_quantized(Part& fields) {
-  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
   fields.for_each_group([](Part& group) {
     Part weights(group.at("weights"), group.where + ".weights");
     if (weights.word("type", "int") != "float") weights.unread("type", "float");

@@ -40,7 +40,7 @@ nlohmann::ordered_json measure(const BenchFlags& flags, const MachineOptions& op
 
 int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
   BenchOptions options = flags.bench;
-  options.policy = flags.policy.policy(options.model);
+  options.policy = flags.policy.policy(options.model, options.dtype);
   options.machine = flags.policy.machine_options();
   if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
   require_folder("--disk-dir", options.machine.disk_directory);

@@ -190,7 +190,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       options.save_seldom = save->count() == 0;
       options.durability = durability_from_text(flags->durability);
       options.verify_crc = !flags->no_verify_crc;
-      options.policy = flags->policy.policy(options.model);
+      options.policy = flags->policy.policy(options.model, options.dtype);
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text, "--or-retention"));
       options.kv_formats = flags->policy.other_kv_formats();

@@ -126,7 +126,7 @@ int run_plan(const PlanFlags& flags) {
       flags.weights.empty() && (!files.may_have_weights() || (folder && !Checkpoint::present(files.path())));
   if (shape_only && folder) log_info("{}: holds no weights; the plan is for what config.json says", flags.model);
   Progress progress(!is_drawn_on(STDERR_FILENO));
-  const policy::PartialPolicy policy = flags.policy.policy(flags.model);
+  const policy::PartialPolicy policy = flags.policy.policy(flags.model, flags.dtype);
   const std::string weights = shape_only ? "random:1" : flags.weights;
   const auto source = open_model(flags.model, flags.dtype, weights, policy.weight_format);
   for (const std::string& note : source->notes) log_info("{}", note);

@@ -22,11 +22,14 @@ template <class Number> Number checked(Number value, Number least, Number most, 
 }
 int checked_size(int value, const char* flag) { return checked(value, 1, policy::kMostSequences, flag); }
 
-/// The format that the files at `model` have, if an arithmetic can be chosen for it.
-std::optional<policy::WeightFormat> stored_format(const std::filesystem::path& model) {
-  const policy::ModelSpec spec = read_model_spec(model);
+/// The format that weights of the files at `model` have without --weight-dtype, if an arithmetic can be chosen for it.
+std::optional<policy::WeightFormat> stored_format(const std::filesystem::path& model, const std::string& dtype) {
+  const ModelFiles files = ModelFiles::open(model);
+  policy::ModelSpec spec = read_model_spec(files);
   if (auto levels = runtime::format_of(spec.quantisation, std::nullopt, model)) return levels;
-  return spec.dtype == DType::bf16 ? std::optional(policy::WeightFormat{.dtype = spec.dtype}) : std::nullopt;
+  if (!spec.names_dtype && files.may_have_weights()) complete_from_files(spec, files.open_checkpoint());
+  const DType type = dtype_named(dtype, spec.dtype);
+  return type == DType::bf16 ? std::optional(policy::WeightFormat{.dtype = type}) : std::nullopt;
 }
 
 }  // namespace
@@ -165,11 +168,12 @@ void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const
 }
 
 /// Applies the flags for weights to `policy`.
-void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model) const {
+void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model,
+                                    const std::string& dtype) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
   if (name.empty() && !policy.weight_format && !weight_arithmetic.empty() && !model.empty())
-    policy.weight_format = stored_format(model);
+    policy.weight_format = stored_format(model, dtype);
   // A detail applies to those acceptable formats that have it.
   auto all = other_weight_formats();
   all.insert(all.begin(), policy.weight_format);
@@ -183,7 +187,7 @@ void PolicyFlags::set_weight_format(policy::PartialPolicy& policy, const std::fi
     if (all.empty())
       throw UsageError(
           "--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16, and for models that have such "
-          "weights");
+          "weights; float16 and float32 are always computed exactly");
     policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // refuses it
   }
   set_details(policy.weight_format);
@@ -245,7 +249,7 @@ void PolicyFlags::settle_share(policy::PartialPolicy& policy, const std::filesys
   log_info("auto:{} is --retention {} --kv-dtype {}", share, choice->retention, choice->format);
 }
 
-policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) const {
+policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model, const std::string& dtype) const {
   policy::PartialPolicy file, flags;
   if (!policy_file.empty()) {
     file = policy::PartialPolicy::from_json(read_json("--policy", policy_file), policy_file);
@@ -278,7 +282,7 @@ policy::PartialPolicy PolicyFlags::policy(const std::filesystem::path& model) co
   policy::PartialPolicy both = flags.over(file);
   if (machine.deterministic && !both.experts_on_host)
     both.experts_on_host = 0;  // a GPU refuses a share; none is chosen
-  set_weight_format(both, model);
+  set_weight_format(both, model, dtype);
   settle_share(both, model);
   set_coarse_bits(both);
   policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys" : policy_file + ": kv");

@@ -30,8 +30,9 @@ struct PolicyFlags {
   /// Adds --or-kv-dtype and --or-weight-dtype, for commands that plan.
   void add_choices_to(CLI::App& app);
   /// The policy of the file and the flags; a flag overrides the file. Without --weight-dtype, --weight-arithmetic is
-  /// for the format in which `model` is stored. Throws UsageError, and what read_model_spec() throws.
-  policy::PartialPolicy policy(const std::filesystem::path& model) const;
+  /// for the format that the weights of `model` have with --dtype. Throws UsageError, and what read_model_spec()
+  /// throws.
+  policy::PartialPolicy policy(const std::filesystem::path& model, const std::string& dtype) const;
   /// The formats of --or-kv-dtype, with --kv-keys applied, and of --or-weight-dtype, with --weight-group and
   /// --weight-arithmetic applied. Throw UsageError.
   std::vector<policy::KvFormat> other_kv_formats() const;
@@ -45,7 +46,8 @@ struct PolicyFlags {
   std::array<std::optional<std::uint64_t>, 3> memory() const;
   void set_details(std::optional<policy::WeightFormat>& format) const;
   void settle_share(policy::PartialPolicy& policy, const std::filesystem::path& model) const;
-  void set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model) const;
+  void set_weight_format(policy::PartialPolicy& policy, const std::filesystem::path& model,
+                         const std::string& dtype) const;
 };
 
 }  // namespace weft::runtime

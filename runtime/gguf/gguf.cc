@@ -17,7 +17,8 @@ namespace {
 constexpr std::string_view kMagic = "GGUF";
 constexpr std::uint64_t kMostEntries = 1 << 16, kMostTensors = 1 << 20, kMostHeader = std::uint64_t{256} << 20;
 constexpr std::uint64_t kLongestKey = 65535, kLongestName = 1024, kLongestText = std::uint64_t{64} << 20;
-constexpr std::uint64_t kDefaultAlignment = 32, kMostAlignment = 1 << 16;
+constexpr std::uint64_t kMostAlignment = 1 << 16;
+constexpr const char* kAlignmentKey = "general.alignment";
 constexpr int kMostSizes = 4;
 
 enum class Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, list, u64, i64, f64, count };
@@ -193,13 +194,32 @@ GgufTensor read_tensor_entry(Header& header) {
 }
 
 /// Turns offsets into places in the file, and checks them.
-void place_tensors(Gguf& gguf, const Header& header, std::uint64_t file_bytes) {
-  const auto alignment = static_cast<std::uint64_t>(
-      gguf.integer("general.alignment", 0, std::numeric_limits<std::int64_t>::max(), kDefaultAlignment));
+/// The next multiple of the alignment.
+std::uint64_t aligned(std::uint64_t bytes, std::uint64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/// What the tensors' offsets are multiples of. A later part need not say it: llama.cpp's tools then pad it by the
+/// default, gguf-py as the first part says. Only the one that was used leads to the end of the file.
+std::uint64_t alignment_of(const Gguf& gguf, std::uint64_t of_first, std::uint64_t file_bytes) {
+  const auto own = static_cast<std::uint64_t>(
+      gguf.integer(kAlignmentKey, 0, std::numeric_limits<std::int64_t>::max(), kDefaultAlignment));
+  if (gguf.metadata.contains(kAlignmentKey)) return own;
+  std::uint64_t end = 0;
+  for (const GgufTensor& tensor : gguf.tensors)
+    if (tensor.offset <= file_bytes && tensor.bytes <= file_bytes) end = std::max(end, tensor.offset + tensor.bytes);
+  const auto fits = [&](std::uint64_t alignment) {
+    const std::uint64_t begin = aligned(gguf.header_bytes, alignment);
+    return begin + end == file_bytes || begin + aligned(end, alignment) == file_bytes;
+  };
+  return !fits(own) && fits(of_first) ? of_first : own;
+}
+
+void place_tensors(Gguf& gguf, const Header& header, std::uint64_t file_bytes, std::uint64_t alignment) {
   if (!std::has_single_bit(alignment) || alignment > kMostAlignment)
     header.refuse(GgufFault::bad_alignment, "'general.alignment' is " + std::to_string(alignment) +
                                                 ", wanted a power of two up to " + std::to_string(kMostAlignment));
-  const std::uint64_t begin = (gguf.header_bytes + alignment - 1) / alignment * alignment;
+  const std::uint64_t begin = aligned(gguf.header_bytes, alignment);
   std::vector<const GgufTensor*> sorted;
   for (GgufTensor& tensor : gguf.tensors) {
     const std::string where = "tensor " + in_quotes(tensor.name);
@@ -231,7 +251,7 @@ bool is_gguf(const std::filesystem::path& path) {
   return std::string_view(magic.data(), magic.size()) == kMagic;
 }
 
-Gguf read_gguf(const InputFile& file) {
+Gguf read_gguf(const InputFile& file, std::uint64_t alignment_of_first) {
   Header header(file);
   Gguf gguf{.path = file.path(), .metadata = {}, .tensors = {}};
   if (header.take(kMagic.size(), "the first word") != kMagic)
@@ -257,7 +277,8 @@ Gguf read_gguf(const InputFile& file) {
   }
   gguf.header_bytes = header.position();
   gguf.state = file.state();
-  place_tensors(gguf, header, file.size());
+  gguf.alignment = alignment_of(gguf, alignment_of_first, file.size());
+  place_tensors(gguf, header, file.size(), gguf.alignment);
   return gguf;
 }
 

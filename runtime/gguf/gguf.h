@@ -54,13 +54,16 @@ struct GgufTensor {
   std::uint64_t offset = 0, bytes = 0;  ///< in the file
 };
 
+inline constexpr std::uint64_t kDefaultAlignment = 32;
+
 /// A file's header.
 struct Gguf {
   std::filesystem::path path;
   std::map<std::string, GgufValue> metadata;
-  std::vector<GgufTensor> tensors;  ///< in the file's order
-  std::uint64_t header_bytes = 0;   ///< all before the padding in front of the tensors
-  FileState state = {};             ///< the file when its header was read
+  std::vector<GgufTensor> tensors;              ///< in the file's order
+  std::uint64_t header_bytes = 0;               ///< all before the padding in front of the tensors
+  std::uint64_t alignment = kDefaultAlignment;  ///< offsets of tensors among each other are multiples of it
+  FileState state = {};                         ///< the file when its header was read
 
   bool has(const std::string& key) const { return metadata.contains(key); }
   /// The value of a key, which must have this type; `fallback` if there is no such key. Throws GgufError.
@@ -79,8 +82,9 @@ struct Gguf {
 };
 
 /// Reads the header. Every length, count and offset is checked against the file before anything is allocated for it;
-/// memory is at most a small multiple of the header's bytes. Throws GgufError or IoError.
-Gguf read_gguf(const InputFile& file);
+/// memory is at most a small multiple of the header's bytes. A later part of several is read beside the first part's
+/// alignment, which it may have without saying so. Throws GgufError or IoError.
+Gguf read_gguf(const InputFile& file, std::uint64_t alignment_of_first = kDefaultAlignment);
 
 /// Whether a file begins as a GGUF file does; false if it cannot be read.
 bool is_gguf(const std::filesystem::path& path);

@@ -224,13 +224,22 @@ class ConfigMaker {
 
   /// The scaling that the metadata describes; null if it describes none.
   ordered_json plain_scaling() const {
-    const std::string type_key = key("rope.scaling.type"), type = gguf_.text(type_key, "none");
-    if (type == "none")  // an absent scaling of gpt_oss would mean YaRN
+    // As in llama.cpp: a factor without a type scales linearly, and the oldest files have it in a key of its own.
+    const char* const factor_key =
+        has("rope.scale_linear") && !has("rope.scaling.factor") ? "rope.scale_linear" : "rope.scaling.factor";
+    const std::string type_key = key("rope.scaling.type");
+    const bool scales = has(factor_key) && !is_zero(key(factor_key)) && number(factor_key) != 1;
+    const std::string type = gguf_.text(type_key, scales ? "linear" : "none");
+    if (type == "none") {
+      if (has("rope.scaling.attn_factor") && number("rope.scaling.attn_factor") != 1)
+        refuse_key(key("rope.scaling.attn_factor"));
+      // An absent scaling of gpt_oss would mean YaRN.
       return family_ == "gpt_oss" ? ordered_json{{"rope_type", "default"}} : ordered_json();
+    }
     if (type != "linear" && type != "yarn")
       gguf_.refuse(GgufFault::bad_metadata,
                    "the metadata's " + in_quotes(type_key) + " is " + in_quotes(type) + "; read are linear and yarn");
-    ordered_json scaling{{"rope_type", type}, {"factor", shortest(number("rope.scaling.factor"))}};
+    ordered_json scaling{{"rope_type", type}, {"factor", shortest(number(factor_key))}};
     if (family_ == "gpt_oss") scaling["truncate"] = false;
     if (type == "linear") {
       refuse_scalings({"type", "factor", "original_context_length", "finetuned"});

@@ -38,9 +38,9 @@ std::vector<fs::path> parts_beside(const Gguf& first, std::int64_t count) {
   return parts;
 }
 
-Gguf read_part(const fs::path& path) {
+Gguf read_part(const fs::path& path, std::uint64_t alignment_of_first = kDefaultAlignment) {
   try {
-    return read_gguf(InputFile(path));
+    return read_gguf(InputFile(path), alignment_of_first);
   } catch (const NotAFile& error) {
     throw GgufError(GgufFault::bad_parts, error.what());
   }
@@ -48,7 +48,7 @@ Gguf read_part(const fs::path& path) {
 
 void read_rest(GgufModel& model, std::int64_t count) {
   for (const fs::path& path : parts_beside(model.first(), count)) {
-    Gguf part = read_part(path);
+    Gguf part = read_part(path, model.first().alignment);
     const auto of = part.integer(kCount, 0, kMostParts), number = part.integer(kNumber, 0, kMostParts),
                wanted = static_cast<std::int64_t>(model.parts.size());
     if (of != count || number != wanted)

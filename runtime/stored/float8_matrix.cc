@@ -29,7 +29,11 @@ struct Scales {
 
 Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols) {
   const std::vector<std::int64_t> by_blocks{blocks_of(rows), blocks_of(cols)};
-  if (const TensorInfo* const blocks = checkpoint.find(name + "_scale_inv"); blocks && blocks->shape.size() == 2)
+  const auto is_one = [](const TensorInfo& tensor) {
+    return std::all_of(tensor.shape.begin(), tensor.shape.end(), [](std::int64_t size) { return size == 1; });
+  };
+  if (const TensorInfo* const blocks = checkpoint.find(name + "_scale_inv");
+      blocks && blocks->shape.size() == 2 && !is_one(*blocks))
     return {blocks, kBlockSide, kBlockSide, by_blocks};
   Scales found{checkpoint.find(name + "_scale"), rows, cols, {}};
   if (found.tensor && found.tensor->shape == by_blocks)  // as compressed-tensors names them
@@ -39,10 +43,8 @@ Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int
     throw CheckpointError(Fault::missing_tensor, checkpoint.files().front().string() + ": tensor " + in_quotes(name) +
                                                      " is stored as F8_E4M3 without " + in_quotes(name + "_scale") +
                                                      " or " + in_quotes(name + "_scale_inv"));
-  std::int64_t count = 1;
-  for (const std::int64_t size : found.tensor->shape) count *= size;
   found.shape = found.tensor->shape;  // one number, however it is written
-  if (count == 1) return found;
+  if (is_one(*found.tensor)) return found;
   found.rows = 1;
   found.shape = found.shape.size() == 1 ? std::vector{rows} : std::vector{rows, std::int64_t{1}};
   return found;

@@ -201,8 +201,7 @@ Evaluator::Flow Evaluator::run(const Node& node, const ScopePtr& scope) {
     case NodeOp::branch: return run_branch(node, scope);
     case NodeOp::loop: {
       const PyValue over = evaluate(*node.parts[0], scope);
-      run_loop(node, over, scope, 0);
-      break;
+      return run_loop(node, over, scope, 0);
     }
     case NodeOp::set: assign(*node.target, evaluate(*node.parts[0], scope), scope); break;
     case NodeOp::set_block: {
@@ -218,7 +217,7 @@ Evaluator::Flow Evaluator::run(const Node& node, const ScopePtr& scope) {
       put(to_str(filter_of(*node.parts[0], &text, scope), meter_));
       break;
     }
-    case NodeOp::with: run_with(node, scope); break;
+    case NodeOp::with: return run_with(node, scope);
     case NodeOp::generation: put(text_of(node.body, inner(scope))); break;
     case NodeOp::leave: return Flow::leave;
     case NodeOp::next: return Flow::next;
@@ -243,7 +242,7 @@ std::string Evaluator::loop_text(const Node& loop, const PyValue& over, const Sc
   return std::move(taken.text);
 }
 
-void Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth) {
+Evaluator::Flow Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth) {
   const Level level(*this);
   const auto loop = std::make_shared<Loop>();
   loop->node = &node;
@@ -271,13 +270,15 @@ void Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& 
     Loop& loop;
     ~End() { loop.end(); }
   } const end{*loop};
-  while (loop->advance()) {
+  bool ran_through = false;  // one of them: as in jinja2, break and continue lead past what prevents the else
+  for (Flow flow = Flow::on; flow != Flow::leave && loop->advance();) {
     const ScopePtr here = inner(scope);
     if (loop_ >= 0) here->set(loop_, std::shared_ptr<Callable>(loop));
     assign(*node.target, *loop->current, here);
-    if (run(node.body, here) == Flow::leave) return;
+    flow = run(node.body, here);
+    ran_through = ran_through || flow == Flow::on;
   }
-  if (loop->index0 < 0) run(node.other, inner(scope));
+  return ran_through ? Flow::on : run(node.other, inner(scope));
 }
 
 void Evaluator::run_macro(const Node& node, const ScopePtr& scope) {
@@ -296,13 +297,13 @@ void Evaluator::run_call_block(const Node& node, const ScopePtr& scope) {
   put(to_str(call(callee, std::move(given)), meter_));
 }
 
-void Evaluator::run_with(const Node& node, const ScopePtr& scope) {
+Evaluator::Flow Evaluator::run_with(const Node& node, const ScopePtr& scope) {
   const ScopePtr here = inner(scope);
   const std::size_t count = node.parts.size() / 2;
   Values values;
   for (std::size_t i = 0; i < count; ++i) values.push_back(evaluate(*node.parts[count + i], scope));
   for (std::size_t i = 0; i < count; ++i) assign(*node.parts[i], values[i], here);
-  run(node.body, here);
+  return run(node.body, here);
 }
 
 PyValue Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArguments given) {

@@ -111,10 +111,11 @@ class Evaluator {
   Flow run(const Nodes& body, const ScopePtr& scope);
   Flow run(const Node& node, const ScopePtr& scope);
   Flow run_branch(const Node& node, const ScopePtr& scope);
-  void run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth);
+  /// Returns where its else leads the loop around it.
+  Flow run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth);
   void run_macro(const Node& node, const ScopePtr& scope);
   void run_call_block(const Node& node, const ScopePtr& scope);
-  void run_with(const Node& node, const ScopePtr& scope);
+  Flow run_with(const Node& node, const ScopePtr& scope);
   void put(const std::string& text);
   std::string text_of(const Nodes& body, const ScopePtr& scope);
   ScopePtr inner(const ScopePtr& scope) const;

@@ -162,8 +162,9 @@ Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, 
       at = end - 1;  // as in Hugging Face's library, no token is found within it
       continue;
     }
-    const std::size_t begin = token.strip_left ? std::max(space_begin(text, 0, at), floor) : at;
-    return {begin, token.strip_right ? space_end(text, end) : end, end, &token};
+    const std::size_t begin = !token.strip_left ? at : floor < at ? space_begin(text, floor, at) : floor;
+    // A floor behind the token ends white space that has the token in it.
+    return {begin, !token.strip_right ? end : floor > end ? floor : space_end(text, end), end, &token};
   }
   return {text.size(), text.size(), text.size(), nullptr};
 }

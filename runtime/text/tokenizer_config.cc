@@ -53,6 +53,26 @@ Draft read_token(const json& value, const std::string& where, bool special) {
   return draft;
 }
 
+void refuse_true(policy::Fields& fields, const std::string& where, const char* key) {
+  if (fields.has(key) && !fields.is_null(key) && fields.boolean(key))
+    throw DataError(where + ": '" + key + "' is true, which is not supported; only false is");
+}
+
+/// Whether a key names a token by a role that this model alone has.
+bool is_other_role(const std::string& key, const json& value) {
+  return !is_role(key) && value.is_string() && value != "" && key.ends_with("_token");
+}
+
+/// Further special tokens: a list, or an object that names them.
+bool is_list_of_tokens(const std::string& key) {
+  return key == "additional_special_tokens" || key == "extra_special_tokens";
+}
+const json& tokens_of(const json& value, const std::string& where) {
+  if (!value.is_null() && !value.is_structured())
+    throw DataError(where + " must be a list of tokens, got " + policy::describe(value));
+  return value;
+}
+
 class ConfigReader {
  public:
   ConfigReader(const ModelTexts& files, const Vocabulary& vocabulary) : files_(files), vocabulary_(vocabulary) {}
@@ -94,8 +114,7 @@ class ConfigReader {
     policy::Fields fields(config_, files_.where(kTokenizerConfig), policy::Blame::data);
     check_class(fields, type);
     for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"})
-      if (fields.boolean(key, false))
-        throw DataError(place(kTokenizerConfig, key) + " is true, which is not supported; only false is");
+      refuse_true(fields, files_.where(kTokenizerConfig), key);
     add_first_ = fields.boolean("add_bos_token", false);
     read_named(config_, kTokenizerConfig);
   }
@@ -114,21 +133,13 @@ class ConfigReader {
 
   /// Reads bos_token and its siblings, and the lists of further special tokens.
   void read_named(const json& object, const char* file) {
-    static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token",
-                                              "pad_token", "cls_token", "mask_token"};
-    for (const auto& item : object.items()) {
-      const std::string& key = item.key();
-      const json& value = item.value();
-      if (key == "additional_special_tokens" || key == "extra_special_tokens") {
-        if (!value.is_null() && !value.is_structured())
-          throw DataError(place(file, key) + " must be a list of tokens, got " + policy::describe(value));
-        for (const auto& token : value.items()) extra_.push_back(read_token(token.value(), place(file, key), true));
-        continue;
-      }
-      const bool usual = kUsual.count(key) != 0;
-      const bool other = value.is_string() && key.size() > 6 && key.compare(key.size() - 6, 6, "_token") == 0;
-      if (usual && is_no_token(value)) named_[key] = std::nullopt;
-      else if (usual || other) named_[key] = read_token(value, place(file, key), true);
+    for (const auto& [key, value] : object.items()) {
+      const std::string where = place(file, key);
+      if (is_list_of_tokens(key))
+        for (const auto& token : tokens_of(value, where).items())
+          extra_.push_back(read_token(token.value(), where, true));
+      else if (is_role(key) && is_no_token(value)) named_[key] = std::nullopt;
+      else if (is_role(key) || is_other_role(key, value)) named_[key] = read_token(value, where, true);
     }
   }
 
@@ -232,6 +243,7 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
   policy::Fields fields(config, file, policy::Blame::data);
   if (byte_level && fields.has("add_prefix_space") && !fields.is_null("add_prefix_space"))
     parts.prefix_space = fields.boolean("add_prefix_space");
+  refuse_true(fields, file, "split_special_tokens");
 
   auto& tokens = parts.added.tokens;
   std::int64_t next = 0;  // the id of the next new token
@@ -266,9 +278,14 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
     }
   }
   for (auto& [id, draft] : by_id) add(std::move(draft), id, where + " '" + std::to_string(id) + "'");
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
-    if (fields.has(key) && !is_no_token(fields.at(key)))
-      add(read_token(fields.at(key), file + ": '" + key + "'", true), -1, {});
+  for (const auto& [key, value] : config.items()) {
+    const std::string place = file + ": '" + key + "'";
+    if (is_list_of_tokens(key)) {
+      for (const auto& token : tokens_of(value, place).items()) add(read_token(token.value(), place, true), -1, {});
+    } else if (is_role(key) ? !is_no_token(value) : is_other_role(key, value)) {
+      add(read_token(value, place, true), -1, {});
+    }
+  }
 }
 
 AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary) {

@@ -2,6 +2,8 @@
 // that names the file and the entry or line, or IoError if a file cannot be read.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -23,6 +25,13 @@ class Fields;
 }
 
 namespace weft::runtime {
+
+/// The roles that tokenizer_config.json gives to tokens of any model; the first is that which begins a text.
+inline constexpr std::array kTokenRoles{"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+inline bool is_role(const std::string& key) {
+  return std::find(kTokenRoles.begin(), kTokenRoles.end(), key) != kTokenRoles.end();
+}
 
 inline constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 inline constexpr const char* kSpecialTokens = "special_tokens_map.json";

@@ -224,9 +224,10 @@ class Reader {
     if (type != "BPE")
       refuse("model",
              "is " + type.substr(0, 40) + ", which is not supported; only BPE and SentencePiece's Unigram are");
-    const json no_text("");
+    const json no_text(""), no_dropout(0);
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-      if (model.has(key) && !model.is_null(key) && model.at(key) != no_text) model.refuse_field(key, "null");
+      if (model.has(key) && !model.is_null(key) && model.at(key) != no_text && model.at(key) != no_dropout)
+        model.refuse_field(key, "null");
     parts_.whole_words = model.boolean("ignore_merges", false);
     parts_.vocabulary = vocabulary_from(model.at("vocab"), where_ + ": 'vocab'");
     if (model.has("unk_token") && !model.is_null("unk_token"))

@@ -2,7 +2,6 @@
 // is that of TokenizersBackend in transformers 5: a later mention of a token decides its flags, unless
 // added_tokens_decoder has it.
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -17,10 +16,6 @@ using nlohmann::json;
 using policy::Fields;
 
 namespace {
-
-constexpr std::array kRoles{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
-
-bool is_role(const std::string& key) { return std::find(kRoles.begin(), kRoles.end(), key) != kRoles.end(); }
 
 /// A token written as a text, which is then special, or as an object.
 AddedToken token_from(const json& value, bool special, const std::string& where) {
@@ -108,16 +103,16 @@ class TokenReader {
   }
 
   void read_roles() {
-    for (const char* key : kRoles) {
+    for (const char* key : kTokenRoles) {
       const auto [value, file] = role(key);
       if (!value) add_role({.text = default_of(kind_, model_, key), .special = true});
       else if (!value->is_null()) {
         add_role(token_from(*value, file == kSpecialTokens, place(file, key)));
         if (value->is_string() || file == kSpecialTokens)
           listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
-        if (key == kRoles[0] && !roles_.empty()) begin_ = roles_.back().text;
+        if (key == kTokenRoles[0] && !roles_.empty()) begin_ = roles_.back().text;
       }
-      if (!value && key == kRoles[0]) begin_ = default_of(kind_, model_, key);
+      if (!value && key == kTokenRoles[0]) begin_ = default_of(kind_, model_, key);
     }
     for (const auto& item : config_.items())
       if (!is_role(item.key()) && item.key().ends_with("_token") &&
@@ -275,7 +270,7 @@ std::map<std::string, std::string> default_tokens(const ModelTexts& files) {
   PieceModel model;
   if (kind == SentenceClass::any) model = read_piece_model(files.read(kModel, kLargestTokenizer), files.where(kModel));
   std::map<std::string, std::string> tokens;
-  for (const char* key : kRoles)
+  for (const char* key : kTokenRoles)
     if (!config.contains(key) && !map.contains(key))
       if (const std::string text = default_of(kind, model, key); !text.empty()) tokens.emplace(key, text);
   return tokens;

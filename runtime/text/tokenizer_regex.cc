@@ -1,6 +1,7 @@
 #include "runtime/text/tokenizer_regex.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <tuple>
 
@@ -30,6 +31,16 @@ constexpr std::pair<std::string_view, std::uint16_t> kProperties[]{
     {"P", bit(CharKind::punctuation)},
     {"S", bit(CharKind::symbol)},
 };
+
+/// The zeros of the general category Nd, of the same version of Unicode.
+constexpr std::array kZeros = std::to_array<char32_t>(
+    {0x30,    0x660,   0x6F0,   0x7C0,   0x966,   0x9E6,   0xA66,   0xAE6,   0xB66,   0xBE6,   0xC66,
+     0xCE6,   0xD66,   0xDE6,   0xE50,   0xED0,   0xF20,   0x1040,  0x1090,  0x17E0,  0x1810,  0x1946,
+     0x19D0,  0x1A80,  0x1A90,  0x1B50,  0x1BB0,  0x1C40,  0x1C50,  0xA620,  0xA8D0,  0xA900,  0xA9D0,
+     0xA9F0,  0xAA50,  0xABF0,  0xFF10,  0x104A0, 0x10D30, 0x10D40, 0x11066, 0x110F0, 0x11136, 0x111D0,
+     0x112F0, 0x11450, 0x114D0, 0x11650, 0x116C0, 0x116D0, 0x116DA, 0x11730, 0x118E0, 0x11950, 0x11BF0,
+     0x11C50, 0x11D50, 0x11DA0, 0x11F50, 0x16130, 0x16A60, 0x16AC0, 0x16B50, 0x16D70, 0x1CCF0, 0x1D7CE,
+     0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6, 0x1E140, 0x1E2F0, 0x1E4F0, 0x1E5F1, 0x1E950, 0x1FBF0});
 
 using Program = std::vector<Regex::Instruction>;
 using Code = Regex::Code;
@@ -92,15 +103,26 @@ class Compiler {
     return program;
   }
 
+  /// Braces follow Oniguruma's rules for Ruby, as in Hugging Face's library: {1,3}+ repeats {1,3}, and {2}? makes it
+  /// optional. Only after another quantifier is + possessive.
   Program quantified(int depth) {
     Program one = atom(depth);
     std::int64_t least = 1, most = 1;
+    const bool in_braces = sees("{");
+    bool exact = false;
     if (take("?")) least = 0;
     else if (take("*")) least = 0, most = -1;
     else if (take("+")) most = -1;
-    else if (sees("{") && !braces(least, most)) refuse("has braces that are not supported");
-    const bool lazy = take("?"), possessive = !lazy && take("+");
+    else if (in_braces && !braces(least, most, exact)) refuse("has braces that are not supported");
+    const bool lazy = !exact && take("?"), more = !lazy && take("+"), optional = exact && !more && take("?");
     if (sees("?") || sees("*") || sees("+") || sees("{")) refuse("repeats what is repeated");
+    Program program = repeated(one, least, most, lazy);
+    if (optional) return repeated(program, 0, 1, false);
+    if (more) return in_braces ? repeated(program, 1, -1, false) : part(Code::atomic, program);
+    return program;
+  }
+
+  Program repeated(const Program& one, std::int64_t least, std::int64_t most, bool lazy) const {
     Program program;
     for (std::int64_t i = 0; i < least; ++i) append(program, one);
     const auto size = static_cast<std::int32_t>(one.size());
@@ -118,10 +140,10 @@ class Compiler {
       program.push_back(branch(1, left));
       append(program, one);
     }
-    return possessive ? part(Code::atomic, program) : program;
+    return program;
   }
 
-  bool braces(std::int64_t& least, std::int64_t& most) {
+  bool braces(std::int64_t& least, std::int64_t& most, bool& exact) {
     const auto number = [this]() -> std::int64_t {
       std::int64_t value = -1;
       while (at_ < pattern_.size() && pattern_[at_] >= '0' && pattern_[at_] <= '9' && value < 1000)
@@ -130,6 +152,7 @@ class Compiler {
     };
     take("{");
     least = number();
+    exact = !sees(",");
     most = take(",") ? number() : least;
     return take("}") && least >= 0 && least <= 1000 && (most < 0 || (most >= least && most <= 1000));
   }
@@ -191,6 +214,7 @@ class Compiler {
   Regex::Set escape() {
     const char32_t c = take_char();
     switch (c) {
+      case 'd': return digits();
       case 's': return {.kinds = bit(CharKind::space), .ranges = {}};
       case 'S': return {.kinds = kAllKinds & ~bit(CharKind::space), .ranges = {}};
       case 'p':
@@ -213,13 +237,21 @@ class Compiler {
           else break;
         }
         if (digits == 0 || (braced && !take("}")) || code > 0x10FFFF) refuse("has a \\x or \\u that is no character");
-        return {.kinds = 0, .ranges = {{code, code}}};
+        return literal(code);
       }
       default: break;
     }
     if (c >= 0x80 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'))
-      refuse("has an escape that is not supported");
+      refuse("has an escape that is not supported" +
+             (c < 0x80 ? std::string(" (\\") + static_cast<char>(c) + ")" : std::string()));
     return {.kinds = 0, .ranges = {{c, c}}};
+  }
+
+  /// The decimal digits, which stand in tens.
+  static Regex::Set digits() {
+    Regex::Set set{.kinds = 0, .ranges = {}};
+    for (const char32_t zero : kZeros) set.ranges.emplace_back(zero, zero + 9);
+    return set;
   }
 
   Regex::Set property(bool negated) {
@@ -276,7 +308,8 @@ bool Regex::Set::has(char32_t code) const {
   return found != negated;
 }
 
-std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch) const {
+std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch, bool goes_on) const {
+  if (!goes_on || scratch.levels.empty()) scratch.begin = at;
   return run(0, text, at, scratch, 0);
 }
 
@@ -284,9 +317,9 @@ std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Sc
                        std::size_t level) const {
   constexpr auto npos = std::string_view::npos;
   if (scratch.levels.size() <= level) scratch.levels.resize(level + 1);
-  scratch.levels[level].seen.clear();
+  const std::size_t begin = level == 0 ? scratch.begin : at;
+  if (begin == at) scratch.levels[level].seen.clear();
   scratch.levels[level].todo.assign(1, {static_cast<std::uint32_t>(pc), at});
-  const std::size_t begin = at;
   while (!scratch.levels[level].todo.empty()) {
     std::tie(pc, at) = scratch.levels[level].todo.back();
     scratch.levels[level].todo.pop_back();

@@ -30,9 +30,13 @@ class Regex {
       std::vector<std::pair<std::uint32_t, std::size_t>> todo;
     };
     std::vector<Level> levels;
+    std::size_t begin = 0;  // the place of the first of levels[0].seen
   };
-  /// The end of the match that begins at text[at], which is `at` if it is empty, or npos if there is none.
-  std::size_t match(std::string_view text, std::size_t at, Scratch& scratch) const;
+  /// The end of the match that begins at text[at], which is `at` if it is empty, or npos if there is none. `goes_on`
+  /// says that the last call with this scratch was of this expression, for an earlier place in the same text, and found
+  /// nothing: where its branches led to nothing, they are not tried again, so that a search takes time in proportion to
+  /// the text.
+  std::size_t match(std::string_view text, std::size_t at, Scratch& scratch, bool goes_on = false) const;
 
   struct Set {
     std::uint16_t kinds = 0;  // a bit for each CharKind

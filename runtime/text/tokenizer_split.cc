@@ -45,11 +45,12 @@ bool is_punctuation(std::string_view text, const Utf8Char& c) {
   return c.state == Utf8::valid && (char_kind(c.code) == CharKind::punctuation) != is_other_punctuation(c.code);
 }
 
-/// The end of a match of the step at text[at], or npos.
-std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t at, Regex::Scratch& scratch) {
+/// The end of a match of the step at text[at], or npos; `goes_on` is that of Regex::match().
+std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t at, Regex::Scratch& scratch,
+                      bool goes_on) {
   constexpr auto npos = std::string_view::npos;
   switch (step.kind) {
-    case SplitStep::Kind::pattern: return step.regex->match(text, at, scratch);
+    case SplitStep::Kind::pattern: return step.regex->match(text, at, scratch, goes_on);
     case SplitStep::Kind::text: return text.substr(at).starts_with(step.text) ? at + step.text.size() : npos;
     case SplitStep::Kind::digit: {
       const Utf8Char c = utf8_at(text, at);
@@ -77,8 +78,10 @@ std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t 
 std::vector<Range> ranges_of(const SplitStep& step, std::string_view text, Regex::Scratch& scratch) {
   std::vector<Range> ranges;
   std::size_t done = 0, last_end = std::string_view::npos;  // of what is in a range; of the last match
+  bool goes_on = false;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = match_end(step, text, at, scratch);
+    const std::size_t end = match_end(step, text, at, scratch, goes_on);
+    goes_on = end == std::string_view::npos;
     const bool empty = end == at, found = end != std::string_view::npos && !(empty && at == last_end);
     if (found) {
       if (at > done) ranges.push_back({done, at, step.invert});

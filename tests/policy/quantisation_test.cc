@@ -68,6 +68,9 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   CHECK(read(kAwq, R"({"version":"GEMM","bits":null,"w_bit":4,"group_size":null,"q_group_size":32})").group == 32);
 
   CHECK(read(kCompressed).packing == Packing::compressed_tensors);
+  // What a checkpoint wants of a KV cache is for engines whose cache has that form.
+  CHECK(read(kCompressed, R"({"kv_cache_scheme":{"num_bits":8,"type":"float"}})").packing ==
+        Packing::compressed_tensors);
   CHECK((read(kCompressed).group == 32 && !read(kCompressed).zero_points && !read(kCompressed).reordered));
   const auto weights = [](const std::string& patch) {
     return read(kCompressed, (R"({"config_groups":{"group_0":{"weights":)" + patch + "}}}").c_str());
@@ -264,7 +267,6 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
   refused(kAwq, R"({"zero_point":false})", "'zero_point' must be true");
   refused(kCompressed, R"({"format":"marlin-24"})", "'format' must be pack-quantized");
   refused(kCompressed, R"({"format":null})", "'format' is missing");
-  refused(kCompressed, R"({"kv_cache_scheme":{"num_bits":8}})", "'kv_cache_scheme' must be null");
   refused(kCompressed, R"({"sparsity_config":{"format":"sparse-24-bitmask"}})", "'sparsity_config'");
   refused(kCompressed, R"({"transform_config":{"config_groups":{"u":{}}}})", "'transform_config'");
   refused(kCompressed, R"({"config_groups":{"group_0":null}})", "'config_groups'");

@@ -79,6 +79,24 @@ void gemma4_refused(const std::string& keys, const std::string& key) {
 
 }  // namespace
 
+TEST_CASE("layers with a window and others each have the magnitude of their own YaRN", "[policy]") {
+  const std::string yarn =
+      R"({"rope_type":"yarn","rope_theta":10000,"factor":8,"original_max_position_embeddings":32})";
+  const std::string plain = R"({"rope_type":"default","rope_theta":10000})";
+  const auto magnitude = Approx(0.1 * std::log(8) + 1);
+  for (const std::string type : {"gemma3_text", "gemma4_text", "olmo3"})
+    for (const bool window : {true, false}) {
+      CAPTURE(type, window);
+      const ModelSpec model = from(R"({"model_type":")" + type + R"(","max_position_embeddings":256,)" +
+                                   R"("sliding_window":16,"rope_parameters":{"sliding_attention":)" +
+                                   (window ? yarn : plain) + R"(,"full_attention":)" + (window ? plain : yarn) + "}}");
+      const int sliding = 0, whole = type == "olmo3" ? 3 : 5;
+      REQUIRE((model.window(sliding) == 16 && model.window(whole) == 0));
+      CHECK(double{model.magnitude(window ? sliding : whole)} == magnitude);
+      CHECK(model.magnitude(window ? whole : sliding) == 1);
+    }
+}
+
 TEST_CASE("Gemma 4's layers without a window have heads of their own", "[policy]") {
   const ModelSpec published = gemma4(R"(,"global_head_dim":32,"num_global_key_value_heads":1,"attention_k_eq_v":true)");
   CHECK(published.windows == std::vector<int>{512, 512, 512, 512, 512, 0});

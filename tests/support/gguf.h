@@ -27,6 +27,7 @@ struct GgufFile {
   std::uint32_t version = 3;
   std::string metadata, infos, data;
   std::uint64_t entries = 0, tensors = 0;
+  std::size_t alignment = 32;  // of the tensors, whatever the metadata says
 
   GgufFile& raw(std::string_view key, std::uint32_t type, const std::string& value) {
     metadata += gguf_text(key) + bytes_of_number(type) + value;
@@ -60,16 +61,18 @@ struct GgufFile {
   GgufFile& tensor(std::string_view name, const std::vector<std::uint64_t>& sizes, std::uint32_t type,
                    const std::string& bytes) {
     tensor_at(name, sizes, type, data.size());
-    data += bytes + std::string((32 - bytes.size() % 32) % 32, '\0');
+    data += bytes;
+    pad(data);
     return *this;
   }
 
   std::string bytes() const {
     std::string file =
         "GGUF" + bytes_of_number(version) + bytes_of_number(tensors) + bytes_of_number(entries) + metadata + infos;
-    file += std::string((32 - file.size() % 32) % 32, '\0');
+    pad(file);
     return file + data;
   }
+  void pad(std::string& to) const { to.resize((to.size() + alignment - 1) / alignment * alignment); }
 };
 
 /// The metadata of a tiny llama, and its embedding.

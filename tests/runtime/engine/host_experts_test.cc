@@ -164,9 +164,9 @@ TEST_CASE("a share of the experts that makes no unit is refused", "[runtime][exp
 
 TEST_CASE("with --deterministic no plan searches for a share of the experts", "[runtime][experts]") {
   runtime::PolicyFlags flags;
-  CHECK_FALSE(flags.policy("").experts_on_host);
+  CHECK_FALSE(flags.policy("", "auto").experts_on_host);
   flags.machine.deterministic = true;
-  CHECK(flags.policy("").experts_on_host == 0);
+  CHECK(flags.policy("", "auto").experts_on_host == 0);
   flags.experts = "0.5";
-  CHECK(flags.policy("").experts_on_host == 0.5);  // a run on a GPU refuses it
+  CHECK(flags.policy("", "auto").experts_on_host == 0.5);  // a run on a GPU refuses it
 }

@@ -138,6 +138,14 @@ TEST_CASE("GGUF's other scalings are those of config.json, or refused", "[runtim
   };
   const auto scaled = [](std::string_view type) { return tiny_gguf().text("llama.rope.scaling.type", type); };
   CHECK_FALSE(config(scaled("none")).contains("rope_scaling"));
+  // Without a type a factor scales linearly; it may have its oldest name.
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    const auto with = [key](float factor) { return config_of(tiny_gguf().number(key, factor)); };
+    CHECK(with(4).at("rope_scaling") == nlohmann::ordered_json{{"rope_type", "linear"}, {"factor", 4.0}});
+    CHECK_FALSE((with(0).contains("rope_scaling") || with(1).contains("rope_scaling")));
+  }
+  CHECK_THROWS_WITH(config_of(tiny_gguf().number("llama.rope.scaling.attn_factor", 2)),
+                    Contains("'llama.rope.scaling.attn_factor', which is not read"));
   CHECK(config(scaled("linear")).at("rope_scaling") ==
         nlohmann::ordered_json::parse(R"({"rope_type": "linear", "factor": 4.0})"));
   CHECK(

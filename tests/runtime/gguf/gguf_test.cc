@@ -114,6 +114,22 @@ TEST_CASE("broken GGUF headers are refused, each for its fault", "[runtime][gguf
   CHECK(fault_of(file().tensor_at("x", {4}, 0, 992), "overlap at byte") == "overlap");
 }
 
+TEST_CASE("a later part of a GGUF file may be padded as the first part says", "[runtime][gguf]") {
+  // gguf-py pads all parts alike, and writes the alignment into the first.
+  for (const std::size_t first : {32u, 64u, 256u})
+    for (const std::size_t own : {std::size_t{32}, first}) {
+      GgufFile file;
+      file.alignment = own;
+      file.integer("split.no", 1).integer("split.count", 2);
+      file.tensor("a", {3}, 0, std::string(12, 'a')).tensor("b", {3}, 0, std::string(12, 'b'));
+      const WrittenGguf written(file.bytes());
+      const Gguf part = read_gguf(InputFile(written.path), first);
+      CHECK(part.alignment == own);
+      CHECK(part.tensors[0].offset == file.bytes().find('a', file.bytes().size() - 2 * own));
+      CHECK(file.bytes().substr(part.tensors[1].offset, 12) == std::string(12, 'b'));
+    }
+}
+
 TEST_CASE("every cut and every changed byte of a GGUF header is refused or read", "[runtime][gguf]") {
   const std::string whole = tiny_gguf().texts("tokenizer.ggml.tokens", {"a", "b"}).bytes();
   const TemporaryFolder folder;

@@ -124,6 +124,15 @@ class SmallFloats(Case):
         self.assertEqual(sorted((line["id"], line["token_ids"]) for line in read_lines(output)), wanted)
 
 
+    def test_a_scheme_for_the_kv_cache_is_not_followed(self):
+        model = self.copy(CT_FP8)
+        wanted = self.answers(model)
+        config = json.loads((model / "config.json").read_text())
+        config["quantization_config"]["kv_cache_scheme"] = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
+        (model / "config.json").write_text(json.dumps(config))
+        self.assertEqual(self.answers(model), wanted)
+
+
 class BadFloats(Case):
     def test_tensors_that_are_missing_or_of_another_shape(self):
         for name, stem, parts in ((MXFP4, LLAMA_Q, ["weight_scales"]), (CT_MXFP4, LLAMA_Q, ["weight_scale"]),

@@ -121,6 +121,10 @@ class Case(unittest.TestCase):
         self.refused(USAGE, ["is only for --weight-dtype int8, int4 and bfloat16, and for models that have such weights"],
                      "generate", "--model", GGUF / "llama-f16.gguf", "--input", self.folder / "in.jsonl", "--output",
                      self.folder / "none.jsonl", "--weight-arithmetic", "exact")
+        # What counts is the type that --dtype makes of it.
+        of_bfloat16, _ = self.answers(GGUF / "llama-f16.gguf", "--dtype", "bfloat16", "--weight-arithmetic", "exact")
+        self.assertEqual(of_bfloat16, self.answers(GGUF / "llama-f16.gguf", "--weight-dtype", "bfloat16",
+                                                   "--weight-arithmetic", "exact", "--dtype", "bfloat16")[0])
 
     def test_a_vocabulary_alone_gives_its_ids(self):
         self.refused(DATA, ["has no matrix 'token_embd.weight', so it holds no model"], "plan", "--model", GGUF / "vocab-llama2.gguf",

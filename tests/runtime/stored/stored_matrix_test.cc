@@ -319,6 +319,7 @@ TEST_CASE("numbers of 8 bits times their scales", "[runtime]") {
     return found;
   };
   const auto blocks = read("weight_scale_inv", "\"shape\":[2,2]", {2, 3, 5, 7}, 0, 130);
+  CHECK(read("weight_scale_inv", "\"shape\":[1,1]", {4}, 0, 130) == read("weight_scale", "\"shape\":[]", {4}, 0, 130));
   CHECK(blocks[0] == 2.25f);
   CHECK(blocks[1] == 2 * 0x1p-9f);
   CHECK(blocks[2] == -896);

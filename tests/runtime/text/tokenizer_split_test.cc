@@ -89,12 +89,22 @@ TEST_CASE("a regular expression matches what it says", "[runtime]") {
   CHECK(match("a{2,3}", "aaaa") == 3);
   CHECK(match("a{2,3}?", "aaaa") == 2);
   CHECK(match("a{2}", "a") == none);
+  // After braces + repeats them and, if they have one number, ? makes them optional.
+  CHECK(match("a{1,3}+", "aaaaa") == 5);
+  CHECK(match("a{1,2}+b", "aaab") == 4);
+  CHECK(match("a{2}+", "aaaaa") == 4);
+  CHECK(match("a{2}?", "aaa") == 2);
+  CHECK(match("a{2}?b", "b") == 1);
+  CHECK(match("a{2,2}?b", "b") == none);
   CHECK(match("a{2,}", "aaaaa") == 5);
   CHECK(match("(?:a|ab)c", "abc") == 3);
   CHECK(match("(?>a|ab)c", "abc") == none);
   CHECK(match("a(?=b)", "ab") == 1);
   CHECK(match("a(?!b)", "ab") == none);
   CHECK(match("(?i:sK)", "\u017F\u212A") == 5);
+  CHECK(match("(?i:\\x41)", "a") == 1);
+  CHECK(match("\\d+", "1\u0663\u00B2") == 3);
+  CHECK(match("[\\d.]+", "1.5a") == 3);
   CHECK(match("[^\\s\\p{L}]+", "1!a") == 2);
   CHECK(match("[a-c\\-]+", "a-cd") == 3);
   CHECK(match("[\u4e00-\u9fa5]+", "\u6f22\u5b57a") == 6);
@@ -120,6 +130,14 @@ TEST_CASE("no regular expression takes long", "[runtime]") {
   const std::string text(20'000, 'a');
   for (const char* pattern : {"(a+)+b", "(a|a)*b", "(a*)*b", "(a|aa)+b", "(.*)*(.*)*(.*)*b", "(?:a?){30}a{30}b"})
     CHECK(match(pattern, text) == std::string::npos);
+  // A search does not try again what led to nothing from an earlier place.
+  const std::string spaces = std::string(200'000, ' ') + "x";
+  for (const char* pattern : {"\\s+$", "\\s+(?=y)", "(?:\\s|\\p{L}\\s)+y"}) {
+    const Regex regex(pattern);
+    const runtime::SplitStep step{.kind = runtime::SplitStep::Kind::pattern, .regex = std::make_shared<Regex>(regex)};
+    Regex::Scratch scratch;
+    CHECK(runtime::split_by({step}, spaces, runtime::Start::text, scratch).size() == 1);
+  }
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a",
                           "[[:alpha:]]", "[b-a]", "\\p{Greek}", "\\x"})
@@ -143,6 +161,16 @@ TEST_CASE("tokens of tokenizer_config.json are added to those of tokenizer.json"
   // A token of the vocabulary becomes a special one if it has a role.
   CHECK(load(file, R"({"eos_token":"a"})").special_token("a").has_value());
   CHECK_FALSE(load(file, R"({"eos_token":"not in it"})").special_token("not in it").has_value());
+  // So does one of further special tokens, listed or named, or one that has a role of its own.
+  for (const char* config : {R"({"additional_special_tokens":["a"]})", R"({"extra_special_tokens":[{"content":"a"}]})",
+                             R"({"extra_special_tokens":{"image_token":"a"}})", R"({"image_token":"a"})"}) {
+    CAPTURE(config);
+    CHECK(load(file, config).special_token("a").has_value());
+  }
+  CHECK_FALSE(
+      load(file, R"({"image_token":null,"extra_special_tokens":["not in it"]})").special_token("a").has_value());
+  CHECK_THROWS_WITH(load(file, R"({"extra_special_tokens":"a"})"), Contains("must be a list of tokens"));
+  CHECK_THROWS_WITH(load(file, R"({"split_special_tokens":true})"), Contains("'split_special_tokens' is true"));
   // GPT-2's add_prefix_space is that of tokenizer_config.json.
   const json neox = fixture("neox");
   CHECK(load(neox, R"({"add_prefix_space":true})").encode("It", true) == load(neox).encode(" It", true));
@@ -179,4 +207,19 @@ TEST_CASE("tokens that take white space leave it to tokens of white space", "[ru
   CHECK(tokenizer.encode("<R>\n<L>", false) == Ids{next, next + 1, next + 2});
   CHECK(tokenizer.encode("<R> \n", false) == Ids{next, next + 1});
   CHECK(tokenizer.encode("<R>  <L>", false) == Ids{next, next + 2});
+  // White space that such tokens are made of takes time in proportion to it.
+  file["added_tokens"].erase(file["added_tokens"].size() - 2);
+  for (const bool left : {true, false}) {
+    json with = file;
+    with["added_tokens"].push_back({{"id", next + 1},
+                                    {"content", "\n"},
+                                    {"single_word", false},
+                                    {"lstrip", left},
+                                    {"rstrip", !left},
+                                    {"normalized", false},
+                                    {"special", false}});
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(load(with).encode(std::string(200'000, '\n'), false).size() == 200'000);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  }
 }
