@@ -164,7 +164,7 @@ std::string read_file(const fs::path& path, int fd, std::size_t limit_bytes) {
 void require_writable(const std::string& flag, const fs::path& path) {
   struct stat status {};
   const bool there = ::stat(path.c_str(), &status) == 0;
-  if (!there && errno == ELOOP) fail(flag + " " + path.string(), "look at", errno);
+  if (!there && (errno == ELOOP || errno == ENAMETOOLONG)) fail(flag + " " + path.string(), "look at", errno);
   if (there && !S_ISREG(status.st_mode))
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
                      "; give the name of a file to write");

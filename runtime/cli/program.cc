@@ -154,7 +154,7 @@ void read_whole_numbers(CLI::App& app) {
         const char *const end = value.data() + value.size(), *begin = value.data() + (value.starts_with('+') ? 1 : 0);
         const auto [at, error] = std::from_chars(begin, end, number);
         if (error == std::errc::result_out_of_range) return "'" + value + "' is too large a number";
-        if (error != std::errc() || at != end) return "'" + value + "' is no whole number";
+        if (error != std::errc() || at != end || value.starts_with("+-")) return "'" + value + "' is no whole number";
         value = std::to_string(number);
         return {};
       },

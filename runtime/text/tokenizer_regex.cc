@@ -42,6 +42,14 @@ constexpr std::array kZeros = std::to_array<char32_t>(
      0x11C50, 0x11D50, 0x11DA0, 0x11F50, 0x16130, 0x16A60, 0x16AC0, 0x16B50, 0x16D70, 0x1CCF0, 0x1D7CE,
      0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6, 0x1E140, 0x1E2F0, 0x1E4F0, 0x1E5F1, 0x1E950, 0x1FBF0});
 
+/// What Oniguruma's \\w has besides letters, marks and decimal digits.
+constexpr std::array kOtherWords = std::to_array<std::pair<char32_t, char32_t>>(
+    {{0x5F, 0x5F},       {0xB2, 0xB3},       {0xB9, 0xB9},       {0xBC, 0xBE},       {0x16EE, 0x16F0},
+     {0x203F, 0x2040},   {0x2054, 0x2054},   {0x2160, 0x2182},   {0x2185, 0x2188},   {0x24B6, 0x24E9},
+     {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303A},   {0xA6E6, 0xA6EF},   {0xFE33, 0xFE34},
+     {0xFE4D, 0xFE4F},   {0xFF3F, 0xFF3F},   {0x10140, 0x10174}, {0x10341, 0x10341}, {0x1034A, 0x1034A},
+     {0x103D1, 0x103D5}, {0x12400, 0x1246E}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}});
+
 using Program = std::vector<Regex::Instruction>;
 using Code = Regex::Code;
 
@@ -86,15 +94,16 @@ class Compiler {
   Program alternatives(int depth) {
     if (depth > kDeepestGroup) refuse("is nested too deeply");
     Program program = sequence(depth);
-    while (take("|")) {
-      const Program other = sequence(depth);
-      Program both{{.code = Code::branch, .a = 1, .b = static_cast<std::int32_t>(program.size()) + 2}};
-      append(both, program);
-      both.push_back({.code = Code::jump, .a = static_cast<std::int32_t>(other.size()) + 1});
-      append(both, other);
-      program = std::move(both);
-    }
+    while (take("|")) program = either(program, sequence(depth));
     return program;
+  }
+
+  Program either(const Program& first, const Program& other) const {
+    Program both{{.code = Code::branch, .a = 1, .b = static_cast<std::int32_t>(first.size()) + 2}};
+    append(both, first);
+    both.push_back({.code = Code::jump, .a = static_cast<std::int32_t>(other.size()) + 1});
+    append(both, other);
+    return both;
   }
 
   Program sequence(int depth) {
@@ -169,14 +178,39 @@ class Compiler {
     if (take("(")) return group(depth);
     const Regex::Set of_a_line{.kinds = 0, .ranges = {{'\n', '\n'}}, .negated = true};
     if (take("$")) return part(Code::refuse_look, one_of(of_a_line));
+    if (take("^")) return line_begin();
+    if (sees("\\b") || sees("\\B")) return word_boundary();
     Regex::Set set;
     if (take("[")) set = char_class();
     else if (take("\\")) set = escape();
     else if (take(".")) set = of_a_line;
-    else if (sees("^") || sees("*") || sees("+") || sees("?") || sees("{"))
-      refuse("has a character that is not supported");
+    else if (sees("*") || sees("+") || sees("?") || sees("{")) refuse("has a character that is not supported");
     else set = literal(take_char());
     return one_of(std::move(set));
+  }
+
+  /// Where the text begins, or after a line's end unless the text ends there too.
+  Program line_begin() {
+    const Regex::Set any{.kinds = 0, .ranges = {}, .negated = true}, line_end{.kinds = 0, .ranges = {{'\n', '\n'}}};
+    Program after_line = behind(Code::behind, line_end);
+    append(after_line, part(Code::look, one_of(any)));
+    return either(behind(Code::refuse_behind, any), after_line);
+  }
+
+  /// Between a character of words and another or none; with a capital where that is not so.
+  Program word_boundary() {
+    const bool between = take("\\b");
+    if (!between) take("\\B");
+    Program after_word = behind(Code::behind, words()), after_other = behind(Code::refuse_behind, words());
+    append(after_word, part(between ? Code::refuse_look : Code::look, one_of(words())));
+    append(after_other, part(between ? Code::look : Code::refuse_look, one_of(words())));
+    return either(after_word, after_other);
+  }
+
+  Program behind(Code code, Regex::Set set) {
+    Program program = one_of(std::move(set));
+    program.front().code = code;
+    return program;
   }
 
   Program one_of(Regex::Set set) {
@@ -192,10 +226,17 @@ class Compiler {
     else if (take("?=")) code = Code::look;
     else if (take("?!")) code = Code::refuse_look;
     else if (take("?>")) code = Code::atomic;
+    else if (take("?<=")) code = Code::behind;
+    else if (take("?<!")) code = Code::refuse_behind;
     else if (sees("?")) refuse("has a group that is not supported");
     Program inside = alternatives(depth + 1);
     any_case_ = outer;
     if (!take(")")) refuse("lacks a )");
+    if (code == Code::behind || code == Code::refuse_behind) {
+      if (inside.size() != 1 || inside.front().code != Code::set) refuse("looks behind at more than one character");
+      inside.front().code = *code;
+      return inside;
+    }
     return code ? part(*code, inside) : inside;
   }
 
@@ -214,7 +255,14 @@ class Compiler {
   Regex::Set escape() {
     const char32_t c = take_char();
     switch (c) {
-      case 'd': return digits();
+      case 'd':
+      case 'D': return {.kinds = 0, .ranges = digits(), .negated = c == 'D'};
+      case 'w':
+      case 'W': {
+        Regex::Set set = words();
+        set.negated = c == 'W';
+        return set;
+      }
       case 's': return {.kinds = bit(CharKind::space), .ranges = {}};
       case 'S': return {.kinds = kAllKinds & ~bit(CharKind::space), .ranges = {}};
       case 'p':
@@ -248,9 +296,14 @@ class Compiler {
   }
 
   /// The decimal digits, which stand in tens.
-  static Regex::Set digits() {
-    Regex::Set set{.kinds = 0, .ranges = {}};
-    for (const char32_t zero : kZeros) set.ranges.emplace_back(zero, zero + 9);
+  static std::vector<std::pair<char32_t, char32_t>> digits() {
+    std::vector<std::pair<char32_t, char32_t>> ranges;
+    for (const char32_t zero : kZeros) ranges.emplace_back(zero, zero + 9);
+    return ranges;
+  }
+  static Regex::Set words() {
+    Regex::Set set{.kinds = kLetters | bit(CharKind::mark), .ranges = digits()};
+    set.ranges.insert(set.ranges.end(), kOtherWords.begin(), kOtherWords.end());
     return set;
   }
 
@@ -276,11 +329,14 @@ class Compiler {
       if (at_ == pattern_.size()) refuse("lacks a ]");
       if (sees("[") || sees("&&")) refuse("has a class within a class, which is not supported,");
       Regex::Set one = take("\\") ? escape() : literal(take_char());
+      if (one.negated) refuse("has \\W or \\D within a class, which is not supported,");
       const bool range = sees("-") && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']';
       if (range && one.kinds == 0 && !any_case_) {
         take("-");
         const Regex::Set end = take("\\") ? escape() : literal(take_char());
-        if (end.kinds != 0 || end.ranges[0].first < one.ranges[0].first) refuse("has a range that is none");
+        if (end.kinds != 0 || one.ranges.size() != 1 || end.ranges.size() != 1 ||
+            end.ranges[0].first < one.ranges[0].first)
+          refuse("has a range that is none");
         one.ranges[0].second = end.ranges[0].second;
       } else if (range) {
         refuse("has a range that is not supported");
@@ -297,6 +353,13 @@ class Compiler {
   std::size_t at_ = 0;
   bool any_case_ = false;
 };
+
+char32_t char_before(std::string_view text, std::size_t at) {
+  std::size_t begin = at - 1;
+  while (begin > 0 && at - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  const Utf8Char c = utf8_at(text, begin);
+  return begin + c.bytes == at ? c.code : utf8_at(text, at - 1).code;
+}
 
 }  // namespace
 
@@ -345,6 +408,13 @@ std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Sc
           seen |= std::uint64_t{1} << now.branch;
           if (goes) here.todo.emplace_back(static_cast<std::uint32_t>(pc + now.b), at);
           pc += now.a;
+          break;
+        }
+        case Code::behind:
+        case Code::refuse_behind: {
+          const bool found = at > 0 && sets_[static_cast<std::size_t>(now.a)].has(char_before(text, at));
+          goes = found != (now.code == Code::refuse_behind);
+          ++pc;
           break;
         }
         case Code::jump: pc += now.a; break;

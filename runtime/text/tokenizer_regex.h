@@ -16,8 +16,8 @@ enum class CharKind : std::uint8_t { other, lu, ll, lt, lm, lo, mark, number, pu
 CharKind char_kind(char32_t code);  ///< `code` is at most U+10FFFF
 
 /// A regular expression of characters, classes, \p{...}, \s, \d, groups, alternatives, quantifiers (greedy, lazy and
-/// possessive), looks ahead and $ (before a line end, or where the text ends). Const calls may run on many threads at
-/// once.
+/// possessive), looks ahead, looks behind at one character, \w, \b, ^ and $ (before a line end, or where the text
+/// ends). Const calls may run on many threads at once.
 class Regex {
  public:
   /// Throws UsageError, which says what is not supported.
@@ -45,7 +45,7 @@ class Regex {
 
     bool has(char32_t code) const;
   };
-  enum class Code : std::uint8_t { set, branch, jump, look, refuse_look, atomic, done };
+  enum class Code : std::uint8_t { set, behind, refuse_behind, branch, jump, look, refuse_look, atomic, done };
   /// Places are relative to the instruction.
   struct Instruction {
     Code code = Code::done;

@@ -105,6 +105,17 @@ TEST_CASE("a regular expression matches what it says", "[runtime]") {
   CHECK(match("(?i:\\x41)", "a") == 1);
   CHECK(match("\\d+", "1\u0663\u00B2") == 3);
   CHECK(match("[\\d.]+", "1.5a") == 3);
+  CHECK(match("\\w+", "a_\u0301\u2160\u00BDb\u2474") == 10);
+  CHECK(match("\\W\\D", " 1") == none);
+  CHECK(match("a\\b", "a b") == 1);
+  CHECK(match("a\\b", "ab") == none);
+  CHECK(match("a\\B.", "ab") == 2);
+  CHECK(match("a.(?<=b)", "ab") == 2);
+  CHECK(match("a.(?<!b)", "ab") == none);
+  CHECK(match("a.(?<![\\d\\s])", "a\u00E9") == 3);
+  CHECK(match("^a\n^b", "a\nb") == 3);
+  CHECK(match("a^b", "ab") == none);
+  CHECK(match("a\n^", "a\n") == none);
   CHECK(match("[^\\s\\p{L}]+", "1!a") == 2);
   CHECK(match("[a-c\\-]+", "a-cd") == 3);
   CHECK(match("[\u4e00-\u9fa5]+", "\u6f22\u5b57a") == 6);
@@ -139,7 +150,7 @@ TEST_CASE("no regular expression takes long", "[runtime]") {
     CHECK(runtime::split_by({step}, spaces, runtime::Start::text, scratch).size() == 1);
   }
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a",
+  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\A", "(?<n>a)", "(?<=ab)b", "[\\W]",
                           "[[:alpha:]]", "[b-a]", "\\p{Greek}", "\\x"})
     CHECK_THROWS_WITH(Regex(bad), Contains("the pattern "));
   CHECK_THROWS_AS(Regex("(((a{100}){100}){100})"), UsageError);
