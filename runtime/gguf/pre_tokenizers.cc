@@ -45,10 +45,12 @@ constexpr std::array kPreTokenizers{
     PreTokenizer{.name = "gpt-2"},
     PreTokenizer{.name = "mellum"},
     PreTokenizer{.name = "granite-docling"},
+    PreTokenizer{.name = "exaone4"},
     PreTokenizer{.name = "olmo", .nfc = true},
     PreTokenizer{.name = "smollm", .digits = true},
     PreTokenizer{.name = "refact", .digits = true},
     PreTokenizer{.name = "starcoder", .digits = true},
+    PreTokenizer{.name = "command-r", .digits = true, .nfc = true},
     PreTokenizer{.name = "dbrx", .patterns = {kLlama3}},
     PreTokenizer{.name = "glm4", .patterns = {kLlama3}, .whole_words = true},
     PreTokenizer{.name = "chatglm-bpe", .patterns = {kLlama3}},
@@ -60,6 +62,9 @@ constexpr std::array kPreTokenizers{
     PreTokenizer{.name = "smaug-bpe", .patterns = {kLlama3}, .whole_words = true},
     PreTokenizer{.name = "qwen2", .patterns = {kQwen2}, .nfc = true},
     PreTokenizer{.name = "deepseek-r1-qwen", .patterns = {kQwen2}, .nfc = true},
+    PreTokenizer{.name = "hunyuan", .patterns = {kQwen2}},
+    PreTokenizer{.name = "stablelm2", .patterns = {kQwen2}},
+    PreTokenizer{.name = "minimax-m2", .patterns = {kO200k}},
     PreTokenizer{.name = "seed-coder", .patterns = {kSeedCoder}},
     PreTokenizer{.name = "gpt-4o", .patterns = {kO200k}, .whole_words = true},
     PreTokenizer{.name = "llama4", .patterns = {kO200k}, .whole_words = true},
@@ -71,6 +76,7 @@ constexpr std::array kPreTokenizers{
                  .patterns = {kLineEnd, R"(\s?\p{L}+)", R"(\s?\p{P}+)", kKanjiAndHangul},
                  .digits = true},
     PreTokenizer{.name = "deepseek-v3", .patterns = {kThreeDigits, kKanjiAndKana, kDeepSeek3}},
+    PreTokenizer{.name = "hunyuan-dense", .patterns = {kThreeDigits, kKanjiAndKana, kDeepSeek3}},
 };
 
 }  // namespace

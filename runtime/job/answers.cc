@@ -219,7 +219,7 @@ void Answers::look_for_end(Sequence& sequence) const {
   }
   if (sequence.stop_search && sequence.stop_search->push(last, sequence.answered() > sequence.min_tokens))
     sequence.finish = Finish::stop;
-  if (!sequence.matcher || sequence.finish != Finish::none) return;
+  if (!sequence.matcher || sequence.finish == Finish::stop || sequence.finish == Finish::failed) return;
   if (!sequence.matcher->accept(last)) sequence.finish = Finish::failed;
   else if (sequence.matcher->complete()) sequence.finish = Finish::stop;
 }

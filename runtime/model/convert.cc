@@ -24,6 +24,7 @@
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_source.h"
+#include "runtime/stored/expert_stack.h"
 
 namespace weft::runtime {
 namespace {
@@ -36,10 +37,34 @@ constexpr std::size_t kLargestCopied = 512 << 20;
 
 struct Planned {
   StoredTensor stored;
+  std::uint64_t first = 0;  // numbers of `stored.info` before those that are meant
   std::vector<std::int64_t> shape;
   DType from = DType::f32, type = DType::f32;
   std::uint64_t bytes = 0;
 };
+
+/// Gives a tensor of the copy a name and a shape that transformers knows. A GGUF file has the experts of a layer in one
+/// tensor, where transformers has one for each; where that too has one tensor of plain numbers, it is copied whole.
+void name_as_transformers(const policy::ModelSpec& spec, const policy::TensorSpec& tensor, const Checkpoint& checkpoint,
+                          Planned& planned) {
+  StoredTensor& stored = planned.stored;
+  const bool vector = tensor.form != policy::Form::matrix;
+  if (const auto star = stored.name.find(".*."); stored.info && star != std::string::npos) {
+    stored.name.replace(star, 3, "." + std::to_string(tensor.of_layer) + ".");
+    planned.first = static_cast<std::uint64_t>(stored.first_row * tensor.cols);
+    planned.shape = vector ? std::vector{tensor.cols} : std::vector{tensor.rows, tensor.cols};
+    return;
+  }
+  if (const auto stack = stored.matrix ? find_stack(spec, checkpoint, tensor) : std::nullopt)
+    if (const TensorInfo* const whole = checkpoint.find(stack->name);
+        whole && stack->name.find(".*.") == std::string::npos &&
+        (vector || !matrix_format(checkpoint, spec.quantisation, stack->name)))
+      stored = {.name = stack->name, .info = whole, .first_row = 0, .matrix = nullptr};
+  if (!stored.info) return;
+  planned.shape = stored.info->shape;
+  if (stored.name.ends_with(".moe_statics.e_score_correction_bias") && planned.shape.size() == 1)
+    planned.shape.insert(planned.shape.begin(), 1);  // ERNIE's has two sizes
+}
 
 /// Lists the tensors in the order in which the units are read. A tensor in pieces, or in two units, is listed once.
 /// Adds to `read` the number of checkpoint tensors that they need.
@@ -56,6 +81,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
   for (const policy::Unit& unit : units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
       Planned each{.stored = stored_tensor(spec, tensor, checkpoint), .shape = {}};
+      name_as_transformers(spec, tensor, checkpoint, each);
       if (!seen.insert(each.stored.name).second) continue;
       if (const auto& matrix = each.stored.matrix) {
         each.shape = {matrix->rows(), matrix->cols()};
@@ -65,11 +91,10 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
         each.bytes = bytes_of(type, matrix->rows() * matrix->cols());
       } else {
         const TensorInfo& info = *each.stored.info;
-        each.shape = info.shape;
         each.from = weight_dtype(info);
         each.type = type == DType::f32 ? each.from : type;
         each.bytes = bytes_of(
-            each.type, std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>()));
+            each.type, std::accumulate(each.shape.begin(), each.shape.end(), std::int64_t{1}, std::multiplies<>()));
       }
       planned.push_back(std::move(each));
     }
@@ -127,7 +152,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
   if (planned.stored.matrix) return write_matrix(*planned.stored.matrix, planned.type, file, stop);
   const TensorInfo& tensor = *planned.stored.info;
   const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPiece / element;
-  const std::uint64_t count = tensor.bytes / element;
+  const std::uint64_t count = planned.bytes / width, before = planned.first;
   const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
   std::vector<std::byte> whole;
   if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
@@ -138,15 +163,15 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
     for_each_of(static_cast<std::int64_t>((some + part - 1) / part), loop_threads(), [&](std::int64_t i, int thread) {
       if (stop) throw Interrupted{};
       const std::size_t begin = static_cast<std::size_t>(i) * part, here = std::min(part, some - begin);
-      const std::byte* from = whole.data() + (first + begin) * element;
+      const std::byte* from = whole.data() + (before + first + begin) * element;
       if (whole.empty()) {
         std::vector<std::byte>& in = read[static_cast<std::size_t>(thread)];
         in.resize(here * element);
-        checkpoint.read_range(tensor.file, tensor.offset + (first + begin) * element, in);
+        checkpoint.read_range(tensor.file, tensor.offset + (before + first + begin) * element, in);
         from = in.data();
       }
       convert_elements(planned.from, from, planned.type, out + begin * width, here,
-                       {tensor.name, cols, static_cast<std::int64_t>(first + begin)});
+                       {tensor.name, cols, static_cast<std::int64_t>(before + first + begin)});
     });
     file.append(out);
   }
@@ -157,22 +182,30 @@ unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
 
-void write_small_files(const ModelTexts& from, const fs::path& to, DType type, bool untied,
-                       const policy::Quantisation& quantisation) {
+struct SmallFile {
+  std::string name, text;
+};
+
+std::vector<SmallFile> small_files(const ModelTexts& from, DType type, bool untied,
+                                   const policy::Quantisation& quantisation) {
   nlohmann::json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
                                              policy::Blame::data, {.depth = 32, .large_integers = true});
-  const auto write = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((to / name).parent_path());
-    write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});
-  };
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
   for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
   if (untied) config["tie_word_embeddings"] = false;
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
-  write("config.json", policy::to_pretty(config) + "\n");
+  std::vector<SmallFile> all{{"config.json", policy::to_pretty(config) + "\n"}};
   for (const std::string name : kModelTexts)
     if (name != "config.json" && name != kModelOptConfig && from.has(name))
-      write(name, from.read(name, kLargestCopied));
+      all.push_back({name, from.read(name, kLargestCopied)});
+  return all;
+}
+
+void write_small_files(const ModelTexts& from, const std::vector<SmallFile>& files, const fs::path& to) {
+  for (const auto& [name, text] : files) {
+    fs::create_directories((to / name).parent_path());
+    write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});
+  }
 }
 
 /// Takes the most frequent table for all, and lists the matrices with others.
@@ -294,6 +327,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   const fs::path parent = folder_of(to);
   if (!fs::is_directory(parent))
     throw UsageError("--output " + to.string() + ": there is no folder " + parent.string());
+  const std::vector<SmallFile> small = small_files(files.texts(), type, untied, quantisation);  // may refuse some
   require_space("--output " + to.string(), parent, done.bytes);
   const fs::path place = to.string() + ".partial";
   NewFolder folder(place);
@@ -314,7 +348,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
     appender.finish();
     file.commit();
   }
-  write_small_files(files.texts(), place, type, untied, quantisation);
+  write_small_files(files.texts(), small, place);
   folder.keep_as(to);
   return done;
 }

@@ -92,6 +92,8 @@ class Rows(Case):
         self.assertEqual((table[0]["usage"]["completion_tokens"], table[0]["metadata"]), (2, {"n": 1}))
         own = self.generate([{"prompt": "The sea", "max_tokens": 3}, {"prompt": "It was"}], fields={"max_tokens": 2}, to="list")
         self.assertEqual([answer["usage"]["completion_tokens"] for answer in own], [3, 2])
+        null = self.generate([{"prompt": "The sea", "max_tokens": None}], fields={"max_tokens": 2}, to="list")  # counts as absent
+        self.assertEqual(null[0]["usage"]["completion_tokens"], 2)
         with self.assertRaisesRegex(ValueError, "'prompt' is of one row"):
             self.generate(["x"], fields={"prompt": "y"})
         with self.assertRaisesRegex(weft.UsageError, "did you mean 'max_tokens'?"):
@@ -133,6 +135,18 @@ class Rows(Case):
                 ([{"q": "a"}], {"prompt_template": "{q}", "prompt_column": "q"}, "not both")]:
             with self.subTest(words), self.assertRaisesRegex(ValueError, re.escape(words)):
                 self.generate(rows, **options)
+
+    def test_what_has_no_rows(self):
+        for rows in ("The sea", b"The sea", {"prompt": "The sea"}):
+            for to in (None, "list"):
+                with self.subTest(rows, to=to), self.assertRaisesRegex(TypeError, "rows must be a list"):
+                    self.generate(rows, to=to)
+
+    def test_a_row_with_the_id_of_another_has_its_error(self):
+        rows = [{"id": "x", "prompt": "The sea"}, {"id": "x", "prompt": "It was"}]
+        first, second = self.generate(rows, to="list", on_bad_request="record")
+        self.assertEqual(first["usage"]["completion_tokens"], 4)
+        self.assertEqual(second["error"]["code"], "duplicate_custom_id")
 
     def test_a_generator_that_fails_ends_the_program(self):
         def rows():
@@ -243,6 +257,8 @@ class Tables(Case):
                          [answer["text"] for answer in self.generate(list(frame["q"]), to="list")])
         with self.assertRaisesRegex(ValueError, "there is no column 'prompt' in q, when"):
             self.generate(frame)
+        other = pandas.DataFrame({"prompt": ["The sea"], "continuation": ["x"]})  # a column like any other
+        self.assertEqual(self.generate(other, to="list")[0]["metadata"], {"continuation": "x"})
         none = self.generate(frame[:0], prompt_column="q", to="pandas")
         self.assertEqual((list(none.columns), len(none)), (["q", "when", "answer"], 0))
         scores = weft.score(pandas.DataFrame({"prompt": [], "continuation": []}), self.model, to="pandas")

@@ -182,6 +182,7 @@ def _job(kind: str, rows: Any, lines: row_module.Lines, model: Any, output: Any,
     if to in ("pandas", "dataset"):  # before any work, which would be lost
         importlib.import_module("pandas" if to == "pandas" else "datasets")
         row_module.refuse_clash(row_module.names_of(rows))
+        table = row_module.as_table(rows, to)
     for name in ("input", "ordered", "shard"):
         if name in options:
             raise TypeError(f"weft.{kind} takes no '{name}'")
@@ -203,11 +204,12 @@ def _job(kind: str, rows: Any, lines: row_module.Lines, model: Any, output: Any,
     if to == "list":
         return ordered
     columns = row_module.answer_columns(ordered, "answer_logprob" if kind == "score" else "answer")
-    return row_module.joined(rows, columns, to)
+    return row_module.joined(table, columns, to)
 
 
 def _again(rows: Any, to: Optional[str]) -> Any:
     """Rows that are gone through twice: once for the requests, once beside the answers."""
+    row_module.refuse_no_rows(rows)
     return rows if to is None or row_module.columns_of(rows) is not None else list(rows)
 
 
@@ -241,7 +243,7 @@ def score(rows: Any, model: "os.PathLike[str] | str", *, output: "Optional[os.Pa
     """Log-probabilities of continuations; otherwise as generate(). Dicts have `prompt` and `continuation`; of a table
     `continuation_column` names the latter."""
     rows = _again(rows, to)
-    lines = row_module.Lines(rows, prompt_column, prompt_template, continuation_column)
+    lines = row_module.Lines(rows, prompt_column, prompt_template, continuation_column, scores=True)
     return _job("score", rows, lines, model, output, to, progress, program, resume, options)
 
 

@@ -86,15 +86,20 @@ def cell(row: Row, column: str, number: int) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+def refuse_no_rows(rows: Any) -> None:
+    """Refuses what can be gone through but has no rows, such as the letters of a string and the splits of a DatasetDict."""
+    if isinstance(rows, (str, bytes, Mapping)):
+        raise TypeError(f"rows must be a list, a DataFrame, a Dataset or another iterable, got {type(rows).__name__}")
+
+
 class Lines:
     """Request lines of rows. Raises ValueError for a row of which no request can be made."""
 
     def __init__(self, rows: Any, prompt_column: Optional[str], prompt_template: Optional[str],
-                 continuation_column: Optional[str] = None, fields: Optional[Row] = None) -> None:
+                 continuation_column: Optional[str] = None, fields: Optional[Row] = None, scores: bool = False) -> None:
         if prompt_column is not None and prompt_template is not None:
             raise ValueError("give prompt_column or prompt_template, not both")
-        if isinstance(rows, (str, bytes, Mapping)):
-            raise TypeError(f"rows must be a list, a DataFrame, a Dataset or another iterable, got {type(rows).__name__}")
+        refuse_no_rows(rows)
         self._rows = rows
         self._fields = {str(name): plain(value) for name, value in (fields or {}).items()}
         for name in ("id", "prompt", "prompt_ids", "messages", "metadata"):
@@ -105,7 +110,7 @@ class Lines:
         columns = columns_of(rows)
         if columns is not None and prompt_column is None and self._template is None:
             prompt_column = "prompt"
-        if columns is not None and continuation_column is None and "continuation" in columns:
+        if scores and columns is not None and continuation_column is None and "continuation" in columns:
             self._continuation = "continuation"
         for name in columns or []:
             if columns and columns.count(name) > 1:
@@ -120,7 +125,9 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         for number, row in enumerate(each_row(self._rows)):
-            yield json.dumps({**self._fields, **self._line(row, number)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            line = self._line(row, number)
+            own = {name: value for name, value in line.items() if value is not None or name not in self._fields}
+            yield json.dumps({**self._fields, **own}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
     def id_of(self, row: Any, number: int) -> Any:
         """The id of a row's request; None if the program gives it one."""
@@ -181,7 +188,10 @@ def _key(value: Any) -> str:
 def in_order(rows: List[Any], lines: Lines, answers: Iterable[Row]) -> List[Dict[str, Any]]:
     """The answers in the order of their rows. `lines` are those of the rows and say which id is whose."""
     ids = [lines.id_of(row, number) for number, row in enumerate(rows)]
-    own = {_key(value): index for index, value in enumerate(ids) if value is not None}
+    own: Dict[str, int] = {}
+    for index, value in enumerate(ids):
+        if value is not None:
+            own.setdefault(_key(value), index)  # a later row of the same id is a bad request
     placed: List[Optional[Dict[str, Any]]] = [None] * len(rows)
     for answer in answers:
         if answer["id"] is None:
@@ -210,22 +220,27 @@ def names_of(rows: Any) -> List[str]:
     return list(dict.fromkeys(str(name) for row in rows for name in (["prompt"] if isinstance(row, str) else row)))
 
 
-def joined(rows: Any, columns: Mapping[str, List[Any]], to: str) -> Any:
-    """The rows' columns with those of their answers beside them, as a DataFrame or a Dataset."""
+def as_table(rows: Any, to: str) -> Any:
+    """The rows as a DataFrame or a Dataset, which may refuse them. `rows` can be gone through again."""
     if columns_of(rows) is None:
         inputs = [{"prompt": row} if isinstance(row, str) else dict(row) for row in rows]
         names = list(dict.fromkeys(name for row in inputs for name in row))
         given = {name: [row.get(name) for row in inputs] for name in names}
     if to == "pandas":
         import pandas
-        frame = rows if is_frame(rows) else rows.to_pandas() if columns_of(rows) is not None else pandas.DataFrame(given)
-        beside = {name: pandas.Series(values, index=frame.index) for name, values in columns.items()}
-        return frame.assign(**beside)
+        return rows if is_frame(rows) else rows.to_pandas() if columns_of(rows) is not None else pandas.DataFrame(given)
     import datasets
-    dataset = (datasets.Dataset.from_pandas(rows, preserve_index=False) if is_frame(rows) else
-               rows if columns_of(rows) is not None else datasets.Dataset.from_dict(given))
+    return (datasets.Dataset.from_pandas(rows, preserve_index=False) if is_frame(rows) else
+            rows if columns_of(rows) is not None else datasets.Dataset.from_dict(given))
+
+
+def joined(table: Any, columns: Mapping[str, List[Any]], to: str) -> Any:
+    """A table with the columns of its answers beside its own."""
+    if to == "pandas":
+        import pandas
+        return table.assign(**{name: pandas.Series(values, index=table.index) for name, values in columns.items()})
     for name, values in columns.items():
-        dataset = dataset.add_column(name, values)
-    return dataset
+        table = table.add_column(name, values)
+    return table
 
 

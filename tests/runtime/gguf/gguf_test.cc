@@ -179,13 +179,19 @@ TEST_CASE("tokenizer.ggml.pre names the way in which texts are cut into words", 
                                   {"granite-docling", "gpt 2"},
                                   {"deepseek-llm", "deepseek llm"},
                                   {"deepseek-coder", "deepseek coder"},
-                                  {"deepseek-v3", "deepseek"}})
+                                  {"deepseek-v3", "deepseek"},
+                                  {"hunyuan-dense", "deepseek"},
+                                  {"minimax-m2", "o200k"},
+                                  {"command-r", "starcoder"},
+                                  {"exaone4", "gpt 2"}})
     CHECK(tokenizer(pre).at("pre_tokenizer") == splits.at(name).at("parts").at("pre_tokenizer"));
   CHECK(tokenizer("falcon3") == tokenizer("llama-bpe"));
   CHECK(tokenizer("smaug-bpe").at("pre_tokenizer") == tokenizer("llama-bpe").at("pre_tokenizer"));
   CHECK(tokenizer("olmo").at("pre_tokenizer") == tokenizer("gpt-2").at("pre_tokenizer"));
   CHECK(tokenizer("olmo").at("normalizer") == nlohmann::ordered_json{{"type", "NFC"}});
   CHECK(tokenizer("deepseek-r1-qwen") == tokenizer("qwen2"));
+  for (const char* like_qwen2 : {"hunyuan", "stablelm2"})
+    CHECK(tokenizer(like_qwen2).at("pre_tokenizer") == tokenizer("qwen2").at("pre_tokenizer"));
 }
 
 TEST_CASE("a GGUF vocabulary of Gemma 4 has the pieces, merges and special tokens of its folder", "[runtime][gguf]") {

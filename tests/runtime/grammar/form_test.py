@@ -67,6 +67,14 @@ class Case(unittest.TestCase):
 
 
 class Forms(Case):
+    def test_an_answer_that_is_whole_with_its_last_token_ends_with_stop(self):
+        whole = {"prompt": "It", "structured_outputs": {"regex": "ab"}, "n": 2, "temperature": 1}
+        answers = self.answers([{"id": tokens, "max_tokens": tokens, **whole} for tokens in (1, 2, 3)])
+        for tokens, answer in answers.items():
+            for choice in answer["choices"]:
+                self.assertEqual(choice["finish_reason"], "stop" if choice["text"] == "ab" else "length", (tokens, choice))
+        self.assertEqual({choice["text"] for choice in answers[2]["choices"]}, {"ab"})
+
     def test_an_answer_ends_where_nothing_may_follow(self):
         # Without an end of its own it goes on wherever it may, by tokens that differ from place to place.
         regex, ends = r"a(b(cd?)?)?|x(yz?)?|(1|2)*3", r"abcd|xyz|[12]*3"

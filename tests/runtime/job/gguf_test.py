@@ -15,7 +15,7 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines  # noqa: E402
+from weft_process import Weft, read_lines, read_safetensors, write_lines  # noqa: E402
 
 WEFT = None
 GGUF = None
@@ -74,6 +74,17 @@ class Case(unittest.TestCase):
         packed = self.folder / "packed"
         self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
         self.assertEqual(self.answers(packed, *PLACEMENT)[0], own)
+
+    def test_a_copy_has_each_expert_in_a_tensor_of_its_own(self):
+        model = GGUF / "mixtral-f16.gguf"
+        for flags in (("--weight-dtype", "float16"), ("--dtype", "float32", "--weight-dtype", "float32")):
+            copy = self.folder / flags[-1]
+            self.assertEqual(run("convert", "--model", model, "--output", copy, *flags).returncode, 0)
+            header, _ = read_safetensors(copy / "model.safetensors")
+            names = [name for name in header if "experts" in name]
+            self.assertIn("model.layers.0.block_sparse_moe.experts.1.w2.weight", names)
+            self.assertTrue(all(len(header[name]["shape"]) == 2 and "*" not in name for name in names), names)
+            self.assertEqual(self.answers(copy, *flags)[0], self.answers(model, *flags)[0])
 
     def test_groups_of_16_and_of_32_live_in_one_model(self):
         model = GGUF / "llama-k.gguf"
