@@ -237,7 +237,8 @@ void require_input(const std::string& flag, const fs::path& path) {
     fail(flag + " " + path.string(), "look at", errno);
   }
   if (!S_ISREG(status.st_mode))
-    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file" +
+                     (S_ISFIFO(status.st_mode) && flag == "--input" ? "; a pipe is read by --input -" : ""));
 }
 
 AtomicFile::AtomicFile(const fs::path& path, const Options& options)

@@ -76,7 +76,11 @@ class Gzip final : public Unpacker::Form {
         stream_.next_in = reinterpret_cast<Bytef*>(in_.data());
         stream_.avail_in = static_cast<uInt>(in_.size());
       }
-      if (between_) inflateReset(&stream_);  // files that follow each other are one
+      if (between_) {  // files that follow each other are one; zeros may fill up the last block of a tape or a disk
+        while (stream_.avail_in > 0 && *stream_.next_in == 0) ++stream_.next_in, --stream_.avail_in;
+        if (stream_.avail_in == 0) continue;
+        inflateReset(&stream_);
+      }
       between_ = false;
       stream_.next_out = reinterpret_cast<Bytef*>(out_.data());
       stream_.avail_out = static_cast<uInt>(out_.size());

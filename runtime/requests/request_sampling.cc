@@ -4,6 +4,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "runtime/base/hash.h"
@@ -58,7 +59,7 @@ std::vector<std::vector<std::int32_t>> bad_words(Fields& fields, const RequestRu
     std::vector<std::int32_t> ids = rules.tokenizer->encode(word, false);
     const auto beyond = [&](std::int32_t id) { return id >= rules.model.vocab; };
     if (ids.empty() || std::any_of(ids.begin(), ids.end(), beyond))
-      fields.refuse_field(key, "strings that have tokens of the model's vocabulary");
+      fields.refuse_field(key, "strings that have tokens of the model's vocabulary without the white space in front");
     std::vector<std::int32_t> after_space = rules.tokenizer->encode(" " + word, false);
     const bool other = after_space.size() == ids.size() && after_space.front() != ids.front() &&
                        std::none_of(after_space.begin(), after_space.end(), beyond);
@@ -151,6 +152,7 @@ void cut_prompt(Fields& fields, const RequestRules& rules, Request& request) {
   if (std::ssize(prompt) <= most) return;
   const int kept = request.first_added ? 1 : 0;
   prompt.erase(prompt.begin() + kept, prompt.end() - (most - kept));
+  if (request.prompt_text) request.prompt_text = rules.tokenizer->decode_shown(std::span(prompt).subspan(kept));
 }
 
 }  // namespace weft::runtime

@@ -165,8 +165,10 @@ class Prompts(Case):
         line = {"custom_id": "a", "method": "POST", "url": "/v1/completions",
                 "body": {"model": "demo", "prompt": "It was a dark night", "max_tokens": 0, "echo": True, "logprobs": 1}}
         more = {**line, "custom_id": "b", "body": {**line["body"], "max_tokens": 2, "temperature": 0}}
-        alone, longer = (answer["response"]["body"] for answer in self.job([line, more]))
-        for body, count in (alone, 6), (longer, 8):
+        cut = {**line, "custom_id": "d", "body": {**line["body"], "truncate_prompt_tokens": 3}}
+        alone, longer, shorter = (answer["response"]["body"] for answer in self.job([line, more, cut]))
+        self.assertEqual(shorter["choices"][0]["text"], " dark night")
+        for body, count in (alone, 6), (longer, 8), (shorter, 3):
             (choice,) = body["choices"]
             logprobs = choice["logprobs"]
             self.assertEqual({len(each) for each in logprobs.values()}, {count})

@@ -157,6 +157,8 @@ TEST_CASE("packed files are unpacked, and damaged ones refused", "[runtime]") {
   const std::string packed = gzip(text);
   CHECK(lines_of(files.write("a.jsonl.gz", packed)).size() == 50'000);
   CHECK(lines_of(files.write("b.jsonl", packed + gzip("{}\n"))).back() == "{}");  // one file behind another
+  const std::string zeros(100, '\0');                                             // which fill up a block
+  CHECK(lines_of(files.write("z.jsonl", packed + zeros + gzip("{}\n") + zeros)).back() == "{}");
   CHECK_THROWS_WITH(lines_of(files.write("c.gz", packed.substr(0, packed.size() / 2))),
                     Contains("c.gz: ends amid its packed data"));
   std::string damaged = packed;
