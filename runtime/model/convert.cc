@@ -35,8 +35,16 @@ namespace fs = std::filesystem;
 constexpr std::size_t kPiece = 1 << 20, kStep = 64 << 20;
 constexpr std::size_t kLargestCopied = 512 << 20;
 
+/// Tensors of single experts that become one of all, expert by expert.
+struct Stacked {
+  policy::ExpertStack stack;
+  std::int64_t rows = 0, cols = 0;  // of a part; of a list of numbers one row
+  std::vector<StoredTensor> parts;  // [experts][parts]
+};
+
 struct Planned {
   StoredTensor stored;
+  std::optional<Stacked> stacked = {};
   std::uint64_t first = 0;  // numbers of `stored.info` before those that are meant
   std::vector<std::int64_t> shape;
   DType from = DType::f32, type = DType::f32;
@@ -66,6 +74,34 @@ void name_as_transformers(const policy::ModelSpec& spec, const policy::TensorSpe
     planned.shape.insert(planned.shape.begin(), 1);  // ERNIE's has two sizes
 }
 
+/// Whether transformers has one parameter for all experts, and knows no names for those of one.
+bool wants_stack(const policy::ModelSpec& spec, const policy::TensorSpec& tensor, const Planned& planned) {
+  return !tensor.stack.name.empty() && planned.stored.name.ends_with(tensor.name) &&
+         (spec.architecture == "gpt_oss" || spec.architecture.starts_with("gemma4"));
+}
+
+/// Adds an expert's tensor to that of all.
+void stack(const policy::ModelSpec& spec, const policy::TensorSpec& tensor, DType type, Planned each,
+           std::map<std::string, std::size_t>& places, std::vector<Planned>& planned) {
+  const std::string prefix = each.stored.name.substr(0, each.stored.name.size() - tensor.name.size());
+  const auto [place, is_new] = places.try_emplace(prefix + tensor.stack.name, planned.size());
+  const std::int64_t experts = spec.experts.count, parts = tensor.stack.parts;
+  if (is_new) {
+    const bool is_matrix = tensor.form == policy::Form::matrix;
+    const std::int64_t rows = is_matrix ? tensor.rows : tensor.cols, cols = is_matrix ? tensor.cols : 1;
+    Planned all{.stored = {.name = place->first, .info = nullptr, .first_row = 0, .matrix = nullptr},
+                .shape = {experts, parts * rows},
+                .type = type};
+    if (is_matrix) all.shape.insert(tensor.stack.transposed ? all.shape.begin() + 1 : all.shape.end(), cols);
+    all.bytes = bytes_of(type, experts * parts * rows * cols);
+    all.stacked.emplace(Stacked{.stack = tensor.stack, .rows = rows, .cols = cols, .parts = {}});
+    all.stacked->parts.resize(static_cast<std::size_t>(experts * parts));
+    planned.push_back(std::move(all));
+  }
+  const std::int64_t at = tensor.of_layer * parts + tensor.stack.part;
+  planned[place->second].stacked->parts[static_cast<std::size_t>(at)] = std::move(each.stored);
+}
+
 /// Lists the tensors in the order in which the units are read. A tensor in pieces, or in two units, is listed once.
 /// Adds to `read` the number of checkpoint tensors that they need.
 std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoint& checkpoint, DType type,
@@ -78,10 +114,15 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
   std::set<std::string> seen;
   for (const TensorNeed& need : needs) read += seen.insert(need.name).second;
   seen.clear();
+  std::map<std::string, std::size_t> stacks;  // places in `planned`
   for (const policy::Unit& unit : units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
       Planned each{.stored = stored_tensor(spec, tensor, checkpoint), .shape = {}};
       name_as_transformers(spec, tensor, checkpoint, each);
+      if (wants_stack(spec, tensor, each)) {
+        stack(spec, tensor, type, std::move(each), stacks, planned);
+        continue;
+      }
       if (!seen.insert(each.stored.name).second) continue;
       if (const auto& matrix = each.stored.matrix) {
         each.shape = {matrix->rows(), matrix->cols()};
@@ -147,8 +188,53 @@ void write_matrix(const StoredMatrix& matrix, DType type, Appender& file, const 
   }
 }
 
+/// The numbers of an expert's tensor in fp32.
+std::vector<float> numbers_of(const Checkpoint& checkpoint, const StoredTensor& part, std::int64_t rows,
+                              std::int64_t cols) {
+  std::vector<float> numbers;
+  if (part.matrix) {
+    part.matrix->read_numbers(0, part.matrix->rows(), numbers);
+    return numbers;
+  }
+  const TensorInfo& tensor = *part.info;
+  const DType from = weight_dtype(tensor);
+  const auto count = static_cast<std::size_t>(rows * cols);
+  std::vector<std::byte> bytes(count * size_of(from));
+  const std::uint64_t first = static_cast<std::uint64_t>(part.first_row * tensor.shape.back());
+  checkpoint.read_range(tensor.file, tensor.offset + first * size_of(from), bytes);
+  numbers.resize(count);
+  convert_elements(from, bytes.data(), DType::f32, reinterpret_cast<std::byte*>(numbers.data()), count,
+                   {tensor.name, cols, static_cast<std::int64_t>(first)});
+  return numbers;
+}
+
+/// Writes the tensors of single experts as one of all.
+void write_stack(const Checkpoint& checkpoint, const Planned& planned, Appender& file, const std::atomic<bool>& stop) {
+  const Stacked& all = *planned.stacked;
+  const std::int64_t parts = all.stack.parts, high = parts * all.rows;
+  std::vector<float> expert(static_cast<std::size_t>(high * all.cols));
+  for (std::size_t first = 0; first < all.parts.size(); first += static_cast<std::size_t>(parts)) {
+    for (std::int64_t part = 0; part < parts; ++part) {
+      if (stop) throw Interrupted{};
+      const std::vector<float> numbers =
+          numbers_of(checkpoint, all.parts[first + static_cast<std::size_t>(part)], all.rows, all.cols);
+      for (std::int64_t i = 0; i < all.rows; ++i) {
+        const std::int64_t row = all.stack.alternate ? i * parts + part : part * all.rows + i;
+        for (std::int64_t c = 0; c < all.cols; ++c)
+          expert[static_cast<std::size_t>(all.stack.transposed ? c * high + row : row * all.cols + c)] =
+              numbers[static_cast<std::size_t>(i * all.cols + c)];
+      }
+    }
+    std::byte* const out = file.next(expert.size() * size_of(planned.type));
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(expert.data()), planned.type, out, expert.size(),
+                     {planned.stored.name, planned.shape.back(), 0});
+    file.append(out);
+  }
+}
+
 /// Parts of a tensor are read and converted side by side.
 void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender& file, const std::atomic<bool>& stop) {
+  if (planned.stacked) return write_stack(checkpoint, planned, file, stop);
   if (planned.stored.matrix) return write_matrix(*planned.stored.matrix, planned.type, file, stop);
   const TensorInfo& tensor = *planned.stored.info;
   const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPiece / element;

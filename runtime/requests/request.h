@@ -32,9 +32,9 @@ struct Request {
   std::string id;        ///< as JSON: a quoted string or an integer
   std::string metadata;  ///< as JSON, for the answer's line; empty if there is none
   std::vector<std::int32_t> prompt;
-  std::optional<std::string>
-      prompt_text;           ///< as the line has it, or what is left of it; none if it has ids or messages
-  bool first_added = false;  ///< the tokenizer put the prompt's first token in front of that text
+  /// As the line has it, or of the tokens that truncate_prompt_tokens leaves; none if the line has ids or messages.
+  std::optional<std::string> prompt_text;
+  bool first_added = false;                ///< the tokenizer put the prompt's first token in front of that text
   std::vector<std::int32_t> continuation;  ///< the given text of weft score, or the rest of the prompt
   std::int64_t max_tokens = 0;
   kernels::SampleParams sampling;

@@ -281,7 +281,8 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
   for (const auto& [key, value] : config.items()) {
     const std::string place = file + ": '" + key + "'";
     if (is_list_of_tokens(key)) {
-      for (const auto& token : tokens_of(value, place).items()) add(read_token(token.value(), place, true), -1, {});
+      for (const auto& token : tokens_of(value, place).items())
+        if (!is_no_token(token.value())) add(read_token(token.value(), place, true), -1, {});
     } else if (is_role(key) ? !is_no_token(value) : is_other_role(key, value)) {
       add(read_token(value, place, true), -1, {});
     }

@@ -75,6 +75,18 @@ class Case(unittest.TestCase):
         self.assertEqual(run("convert", "--model", model, "--output", packed).returncode, 0)
         self.assertEqual(self.answers(packed, *PLACEMENT)[0], own)
 
+    def test_a_copy_has_all_experts_in_one_tensor_where_transformers_has(self):
+        exact = ("--dtype", "float32", "--weight-dtype", "float32")
+        for name, shapes in (("gpt-oss-bf16.gguf", {"mlp.experts.gate_up_proj": 3, "mlp.experts.gate_up_proj_bias": 2,
+                                                    "mlp.experts.down_proj": 3, "mlp.experts.down_proj_bias": 2}),
+                             ("gemma4-experts-f32.gguf", {"experts.gate_up_proj": 3, "experts.down_proj": 3})):
+            copy = self.folder / name
+            self.assertEqual(run("convert", "--model", GGUF / name, "--output", copy, *exact).returncode, 0)
+            header, _ = read_safetensors(copy / "model.safetensors")
+            found = {tensor: len(header[tensor]["shape"]) for tensor in header if ".experts." in tensor}
+            self.assertEqual({tensor.split(".0.", 1)[1]: size for tensor, size in found.items() if ".0." in tensor}, shapes)
+            self.assertEqual(self.answers(copy, *exact)[0], self.answers(GGUF / name, *exact)[0])
+
     def test_a_copy_has_each_expert_in_a_tensor_of_its_own(self):
         model = GGUF / "mixtral-f16.gguf"
         for flags in (("--weight-dtype", "float16"), ("--dtype", "float32", "--weight-dtype", "float32")):

@@ -178,8 +178,9 @@ TEST_CASE("tokens of tokenizer_config.json are added to those of tokenizer.json"
     CAPTURE(config);
     CHECK(load(file, config).special_token("a").has_value());
   }
-  CHECK_FALSE(
-      load(file, R"({"image_token":null,"extra_special_tokens":["not in it"]})").special_token("a").has_value());
+  CHECK_FALSE(load(file, R"({"image_token":null,"extra_special_tokens":["not in it", null, ""]})")
+                  .special_token("a")
+                  .has_value());
   CHECK_THROWS_WITH(load(file, R"({"extra_special_tokens":"a"})"), Contains("must be a list of tokens"));
   CHECK_THROWS_WITH(load(file, R"({"split_special_tokens":true})"), Contains("'split_special_tokens' is true"));
   // GPT-2's add_prefix_space is that of tokenizer_config.json.
