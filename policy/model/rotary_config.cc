@@ -51,8 +51,7 @@ float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double thet
   const auto fast = number_if_any(fields, "beta_fast", 0, 1e6).value_or(0);
   const auto slow = number_if_any(fields, "beta_slow", 0, 1e6).value_or(0);
   double low = pair_that_turns(fast > 0 ? fast : 32), high = pair_that_turns(slow > 0 ? slow : 1);
-  if (!fields.has("truncate") || (!fields.is_null("truncate") && fields.boolean("truncate")))
-    low = std::floor(low), high = std::ceil(high);
+  if (!fields.is_null("truncate") && fields.boolean("truncate", true)) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0), high = std::min(high, double(dims - 1));
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < frequencies.size(); ++i) {

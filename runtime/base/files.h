@@ -27,7 +27,7 @@ std::filesystem::path folder_of(const std::filesystem::path& file);
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::error_code& error);
 
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if
-/// something else is there, IoError if links lead round or its folder cannot be written to.
+/// something else is there, IoError if links lead round, a name is too long or its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
 
 /// Throws CapacityError, whose message begins with `where`, unless the disk of `folder` has `wanted` bytes free.

@@ -215,7 +215,8 @@ std::uint64_t alignment_of(const Gguf& gguf, std::uint64_t of_first, std::uint64
   return !fits(own) && fits(of_first) ? of_first : own;
 }
 
-void place_tensors(Gguf& gguf, const Header& header, std::uint64_t file_bytes, std::uint64_t alignment) {
+void place_tensors(Gguf& gguf, const Header& header, std::uint64_t file_bytes) {
+  const std::uint64_t alignment = gguf.alignment;
   if (!std::has_single_bit(alignment) || alignment > kMostAlignment)
     header.refuse(GgufFault::bad_alignment, "'general.alignment' is " + std::to_string(alignment) +
                                                 ", wanted a power of two up to " + std::to_string(kMostAlignment));
@@ -278,7 +279,7 @@ Gguf read_gguf(const InputFile& file, std::uint64_t alignment_of_first) {
   gguf.header_bytes = header.position();
   gguf.state = file.state();
   gguf.alignment = alignment_of(gguf, alignment_of_first, file.size());
-  place_tensors(gguf, header, file.size(), gguf.alignment);
+  place_tensors(gguf, header, file.size());
   return gguf;
 }
 

@@ -270,7 +270,7 @@ Evaluator::Flow Evaluator::run_loop(const Node& node, const PyValue& over, const
     Loop& loop;
     ~End() { loop.end(); }
   } const end{*loop};
-  bool ran_through = false;  // one of them: as in jinja2, break and continue lead past what prevents the else
+  bool ran_through = false;  // whether a turn did: as in jinja2, break and continue do not prevent the else
   for (Flow flow = Flow::on; flow != Flow::leave && loop->advance();) {
     const ScopePtr here = inner(scope);
     if (loop_ >= 0) here->set(loop_, std::shared_ptr<Callable>(loop));

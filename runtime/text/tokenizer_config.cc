@@ -54,7 +54,7 @@ Draft read_token(const json& value, const std::string& where, bool special) {
 }
 
 void refuse_true(policy::Fields& fields, const std::string& where, const char* key) {
-  if (fields.has(key) && !fields.is_null(key) && fields.boolean(key))
+  if (!fields.is_null(key) && fields.boolean(key, false))
     throw DataError(where + ": '" + key + "' is true, which is not supported; only false is");
 }
 

@@ -32,7 +32,7 @@ constexpr std::pair<std::string_view, std::uint16_t> kProperties[]{
     {"S", bit(CharKind::symbol)},
 };
 
-/// The zeros of the general category Nd, of the same version of Unicode.
+/// The zeros of the decimal digits (general category Nd), as Hugging Face's library has them.
 constexpr std::array kZeros = std::to_array<char32_t>(
     {0x30,    0x660,   0x6F0,   0x7C0,   0x966,   0x9E6,   0xA66,   0xAE6,   0xB66,   0xBE6,   0xC66,
      0xCE6,   0xD66,   0xDE6,   0xE50,   0xED0,   0xF20,   0x1040,  0x1090,  0x17E0,  0x1810,  0x1946,
@@ -42,7 +42,7 @@ constexpr std::array kZeros = std::to_array<char32_t>(
      0x11C50, 0x11D50, 0x11DA0, 0x11F50, 0x16130, 0x16A60, 0x16AC0, 0x16B50, 0x16D70, 0x1CCF0, 0x1D7CE,
      0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6, 0x1E140, 0x1E2F0, 0x1E4F0, 0x1E5F1, 0x1E950, 0x1FBF0});
 
-/// What Oniguruma's \\w has besides letters, marks and decimal digits.
+/// What Oniguruma's \w has besides letters, marks and decimal digits.
 constexpr std::array kOtherWords = std::to_array<std::pair<char32_t, char32_t>>(
     {{0x5F, 0x5F},       {0xB2, 0xB3},       {0xB9, 0xB9},       {0xBC, 0xBE},       {0x16EE, 0x16F0},
      {0x203F, 0x2040},   {0x2054, 0x2054},   {0x2160, 0x2182},   {0x2185, 0x2188},   {0x24B6, 0x24E9},
@@ -354,6 +354,7 @@ class Compiler {
   bool any_case_ = false;
 };
 
+/// The character that ends at text[at], which is not the first; if none does, the byte there as it is read alone.
 char32_t char_before(std::string_view text, std::size_t at) {
   std::size_t begin = at - 1;
   while (begin > 0 && at - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -372,7 +373,7 @@ bool Regex::Set::has(char32_t code) const {
 }
 
 std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch, bool goes_on) const {
-  if (!goes_on || scratch.levels.empty()) scratch.begin = at;
+  if (!goes_on) scratch.begin = at;
   return run(0, text, at, scratch, 0);
 }
 

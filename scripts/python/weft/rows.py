@@ -99,7 +99,6 @@ class Lines:
                  continuation_column: Optional[str] = None, fields: Optional[Row] = None, scores: bool = False) -> None:
         if prompt_column is not None and prompt_template is not None:
             raise ValueError("give prompt_column or prompt_template, not both")
-        refuse_no_rows(rows)
         self._rows = rows
         self._fields = {str(name): plain(value) for name, value in (fields or {}).items()}
         for name in ("id", "prompt", "prompt_ids", "messages", "metadata"):

@@ -123,7 +123,6 @@ class SmallFloats(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(sorted((line["id"], line["token_ids"]) for line in read_lines(output)), wanted)
 
-
     def test_a_scheme_for_the_kv_cache_is_not_followed(self):
         model = self.copy(CT_FP8)
         wanted = self.answers(model)
